@@ -1,0 +1,191 @@
+"""What a binding is: how one kind of engine is started, what is fixed for it, and what it reports."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+from engine_bindings.fingerprint import EngineFingerprint
+
+EnginePath = Literal["chat", "serve"]
+PATHS: tuple[EnginePath, ...] = ("chat", "serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """One environment variable that the harness fixes, and why. ``overridden``: the user gave the value."""
+
+    name: str
+    value: str
+    reason: str
+    overridden: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do and what it reports.
+
+    Attributes:
+        paths: the ways to get an answer from it.
+        max_depth: the greatest draft depth it takes.
+        frames_are_tokens: the paths on which one frame of output is exactly one token.
+        reports_forwards: decode forwards per turn are reported on every path.
+        reports_drafted: drafts proposed per turn are reported.
+        reports_cached_tokens: the reused prefix is reported for exact prompts.
+        interactive_lines: chat mode takes a typed line and adds the template itself.
+    """
+
+    paths: tuple[EnginePath, ...]
+    max_depth: int
+    frames_are_tokens: frozenset[EnginePath]
+    reports_forwards: bool
+    reports_drafted: bool
+    reports_cached_tokens: bool
+    interactive_lines: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmSettings:
+    """What the arms of one scenario ask of an engine's start.
+
+    Attributes:
+        path: chat or serve.
+        depth: draft depth, 0 for no speculation.
+        cap_tokens: the largest number of new tokens that any turn asks for.
+        context_tokens: size of the context, or None for the engine's default.
+        temperature: for turns whose request cannot carry one (typed lines).
+        top_p: likewise.
+    """
+
+    path: EnginePath
+    depth: int
+    cap_tokens: int
+    context_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start one engine process.
+
+    Attributes:
+        argv: the command line.
+        pins: the settings fixed for it.
+        model_variable: the environment variable that names the model directory of the process.
+    """
+
+    argv: tuple[str, ...]
+    pins: tuple[Pin, ...]
+    model_variable: str = "SNAP"
+
+
+class Binding(Protocol):
+    """One kind of engine that can be started and measured."""
+
+    @property
+    def name(self) -> str:
+        """The name that ``--engine`` knows it by."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do and what it reports."""
+
+    def default_model_dir(self) -> Path | None:
+        """Return the model directory that comes with the engine, or None."""
+
+    def fingerprint(self) -> EngineFingerprint:
+        """Say exactly which engine this is. Raises UsageError when it is not there."""
+
+    def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
+        """Return how to start the engine for an arm; ``overrides`` replace pins or add to them."""
+
+
+def apply_overrides(pins: Iterable[Pin], overrides: Mapping[str, str]) -> tuple[Pin, ...]:
+    """Replace the values of pins that the user named, and add the ones that are no pin yet."""
+    kept = tuple(_override(pin, overrides[pin.name]) if pin.name in overrides else pin for pin in pins)
+    known = {pin.name for pin in kept}
+    added = (
+        Pin(name=name, value=value, reason="not pinned otherwise", overridden=True)
+        for name, value in sorted(overrides.items())
+        if name not in known
+    )
+    return (*kept, *added)
+
+
+def _override(pin: Pin, value: str) -> Pin:
+    reason = f"in place of {pin.value}: {pin.reason}"
+    return replace(pin, value=value, reason=reason, overridden=True)
+
+
+def is_engine_variable(name: str) -> bool:
+    """Say whether an environment variable steers an engine, so that a stray value could change an arm."""
+    return name in ENGINE_VARIABLES or name.startswith(ENGINE_PREFIXES)
+
+
+def build_environment(inherited: Mapping[str, str], pins: Iterable[Pin]) -> dict[str, str]:
+    """Return the environment for an engine: what was inherited, without engine variables, and the pins."""
+    environment = {name: value for name, value in inherited.items() if not is_engine_variable(name)}
+    environment.update((pin.name, pin.value) for pin in pins)
+    return environment
+
+
+ENGINE_PREFIXES = ("COLI_", "REF_", "MTP_", "OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_")
+
+# Every variable that the engines read under a name without such a prefix.
+ENGINE_VARIABLES = frozenset(
+    {
+        "ABLATE_SCORE",
+        "ABSORB",
+        "AUTOPIN",
+        "CACHE_ROUTE",
+        "CAP",
+        "CAP_RAISE",
+        "CHAT_TEMPLATE",
+        "CTX",
+        "DIRECT",
+        "DRAFT",
+        "DSA",
+        "DSA_FORCE",
+        "DSA_TOPK",
+        "EXPERT_BUDGET",
+        "GRAMMAR",
+        "GRAMMAR_DRAFT",
+        "I4S",
+        "IDOT",
+        "KVSAVE",
+        "KV_SLOTS",
+        "MTP",
+        "NGEN",
+        "NUCLEUS",
+        "PILOT",
+        "PIN",
+        "PIN_GB",
+        "PIPE",
+        "PIPE_WORKERS",
+        "PROF",
+        "PROMPT",
+        "RAM_GB",
+        "REF",
+        "REPIN",
+        "REPLAY",
+        "ROUTE_AGREE",
+        "ROUTE_TRACE",
+        "RSS_GUARD_GB",
+        "SCHEMA",
+        "SCORE",
+        "SEED",
+        "SERVE",
+        "SERVE_BATCH",
+        "SNAP",
+        "SPEC_PIN",
+        "STATS",
+        "TEMP",
+        "TF",
+        "THINK",
+        "TOKENS",
+        "TOPK",
+        "TOPP",
+        "URING",
+    }
+)

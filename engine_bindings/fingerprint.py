@@ -1,0 +1,153 @@
+"""Exactly which engine and which model were tested, as digests.
+
+Files up to 1 GiB are hashed whole; larger ones by size and 64 evenly spaced blocks from first to last,
+because reading hundreds of gigabytes would take longer than the measurement.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import BinaryIO
+
+from engine_bindings.errors import CheckpointError, UsageError
+
+WHOLE_FILE_LIMIT_BYTES = 1 << 30
+BLOCK_BYTES = 1 << 20
+SAMPLED_BLOCKS = 64
+# A safetensors header lists every tensor; the largest known ones take a few MiB.
+SAFETENSORS_HEADER_LIMIT_BYTES = 100 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFingerprint:
+    """Which engine: its binding's name, what was started, and a SHA-256 over it."""
+
+    name: str
+    version: str | None
+    source: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFingerprint:
+    """Which model: its directory and SHA-256 digests of config, tokenizer and weights.
+
+    ``weights_sampled`` says that a weight file was too large to be hashed whole.
+    """
+
+    directory: str
+    config_digest: str
+    tokenizer_digest: str
+    weights_digest: str
+    weights_bytes: int
+    weights_sampled: bool
+
+
+def read_version() -> str:
+    """Return this package's version, or say that it runs from a source tree that is not installed."""
+    try:
+        return metadata.version("coli-ab")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def read_engine_fingerprint(name: str, *, version: str | None, source: Path) -> EngineFingerprint:
+    """Return the fingerprint of an executable file or of a directory of Python sources.
+
+    Raises:
+        UsageError: ``source`` is not there or cannot be read.
+    """
+    files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
+    try:
+        digest = _digest_files(files, root=source if source.is_dir() else source.parent)
+    except OSError as error:
+        raise UsageError(f"cannot read the engine {str(source)!r}: {error.strerror}") from error
+    return EngineFingerprint(name=name, version=version, source=str(source), digest=digest)
+
+
+def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
+    """Return the fingerprint of a model directory after checking that it is complete.
+
+    Raises:
+        CheckpointError: the directory, a file in it or a file's form is missing or broken.
+    """
+    if not model_dir.is_dir():
+        raise CheckpointError(
+            f"there is no model directory {str(model_dir)!r}",
+            hint="--model takes a directory with config.json, tokenizer.json and *.safetensors",
+        )
+    config, tokenizer = (_checked_json(model_dir / name) for name in ("config.json", "tokenizer.json"))
+    weights = sorted(model_dir.glob("*.safetensors"))
+    if not weights:
+        raise CheckpointError(f"{model_dir}: no *.safetensors file", hint="the weights are missing")
+    for path in weights:
+        check_safetensors(path)
+    sizes = [path.stat().st_size for path in weights]
+    return ModelFingerprint(
+        directory=str(model_dir),
+        config_digest=_digest_files([config], root=model_dir),
+        tokenizer_digest=_digest_files([tokenizer], root=model_dir),
+        weights_digest=_digest_files(weights, root=model_dir),
+        weights_bytes=sum(sizes),
+        weights_sampled=max(sizes) > WHOLE_FILE_LIMIT_BYTES,
+    )
+
+
+def _checked_json(path: Path) -> Path:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no such file", hint="the model directory is not complete") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: holds a JSON {type(value).__name__} where an object belongs")
+    return path
+
+
+def check_safetensors(path: Path) -> None:
+    """Check a weight file's header against its size; CheckpointError names the file and what is wrong."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            if not 2 <= header_bytes <= min(size - 8, SAFETENSORS_HEADER_LIMIT_BYTES):
+                raise CheckpointError(
+                    f"{path}: not a safetensors file: its header would be {header_bytes} bytes long"
+                )
+            header = json.loads(file.read(header_bytes))
+        end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+        raise CheckpointError(f"{path}: its safetensors header is broken: {error}") from error
+    if 8 + header_bytes + end != size:
+        raise CheckpointError(
+            f"{path}: {size} bytes, but its header describes {8 + header_bytes + end}",
+            hint="the file was cut or is still being copied",
+        )
+
+
+def _digest_files(paths: Iterable[Path], *, root: Path) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            for block in _blocks(file, path.stat().st_size):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(file: BinaryIO, size: int) -> Iterable[bytes]:
+    if size <= WHOLE_FILE_LIMIT_BYTES:
+        while block := file.read(BLOCK_BYTES):
+            yield block
+        return
+    for index in range(SAMPLED_BLOCKS):
+        file.seek((size - BLOCK_BYTES) * index // (SAMPLED_BLOCKS - 1))
+        yield file.read(BLOCK_BYTES)

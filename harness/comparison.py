@@ -1,0 +1,244 @@
+"""Everything that a run showed, as values: the evidence that the verdict is given on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts
+from harness.engagement import Engagement, judge_cells, summarise_engagement
+from harness.metrics import CellMetrics
+from harness.pairing import Pairing, select_latest
+from harness.plan import Arm, CellSpec, Plan
+from harness.prefill import PrefillRow, build_prefill_table
+from harness.speed import ArmSpeed, Speedup, derive_speedups, summarise_speed
+from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactRow:
+    """One expected fact of a turn: the arms whose answer holds it in every repetition, and the others."""
+
+    scenario: str
+    conversation: str
+    turn: int
+    fact: str
+    found: tuple[Arm, ...]
+    missing: tuple[Arm, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellFailure:
+    """A cell that could not be measured, at its last attempt."""
+
+    spec: CellSpec
+    attempt: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The evidence of a run.
+
+    Attributes:
+        cells_planned, cells_measured: how much of the plan there is.
+        failures: cells that failed at their last attempt; a cell that the user interrupted is only not
+            measured.
+        engagements: what each arm did in each scenario.
+        contrasts: in the plan's order.
+        prefill: one row for each turn and arm.
+        facts: expected facts.
+        speeds: medians of each arm.
+        speedups: what speculation is worth.
+        notes: remarks that decide nothing, in plain sentences.
+    """
+
+    cells_planned: int
+    cells_measured: int
+    failures: tuple[CellFailure, ...]
+    engagements: tuple[Engagement, ...]
+    contrasts: tuple[ContrastResult, ...]
+    prefill: tuple[PrefillRow, ...]
+    facts: tuple[FactRow, ...]
+    speeds: tuple[ArmSpeed, ...]
+    speedups: tuple[Speedup, ...]
+    notes: tuple[str, ...]
+
+
+def compare(
+    plan: Plan, records: Sequence[CellRecord], pairing: Pairing, metrics: Iterable[CellMetrics]
+) -> Comparison:
+    """Gather the evidence of a run.
+
+    Args:
+        plan: what was to be run.
+        records: all attempts at all cells.
+        pairing: the pairs of these records.
+        metrics: the figures of these records, in any order, one for each record.
+    """
+    latest = {spec: record for spec, record in select_latest(records).items() if spec in plan.cells}
+    figures = {
+        cell.spec: cell
+        for cell in metrics
+        if cell.spec in latest and cell.attempt == latest[cell.spec].attempt
+    }
+    cells = judge_cells(plan, latest, figures)
+    checked = check_contrasts(plan, pairing, cells)
+    valid = {spec: cell for spec, cell in figures.items() if cells[spec].state not in ("void", "failed")}
+    engagements = summarise_engagement(plan, cells, figures)
+    prefill = build_prefill_table(plan, latest, valid)
+    facts = _check_facts(plan, latest)
+    return Comparison(
+        cells_planned=len(plan.cells),
+        cells_measured=sum(record.failure is None for record in latest.values()),
+        failures=_list_failures(plan, latest),
+        engagements=engagements,
+        contrasts=tuple(item.result for item in checked),
+        prefill=prefill,
+        facts=facts,
+        speeds=summarise_speed(plan, cells, figures),
+        speedups=derive_speedups(plan, checked, figures),
+        notes=tuple(_collect_notes(plan, records, latest, checked, engagements, prefill, facts)),
+    )
+
+
+def _list_failures(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tuple[CellFailure, ...]:
+    return tuple(
+        CellFailure(spec=spec, attempt=latest[spec].attempt, failure=failure)
+        for spec in plan.cells
+        if spec in latest
+        and (failure := latest[spec].failure) is not None
+        and failure.code != INTERRUPTED_CODE
+    )
+
+
+def _check_facts(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tuple[FactRow, ...]:
+    rows = []
+    for scenario in plan.scenarios:
+        for conversation in scenario.conversations:
+            for index, turn in enumerate(conversation.turns):
+                answers = _answers(latest, scenario.name, conversation.id, index)
+                rows += [
+                    _check_fact(plan, (scenario.name, conversation.id, index), fact, answers)
+                    for fact in turn.expect
+                ]
+    return tuple(rows)
+
+
+def _answers(
+    latest: Mapping[CellSpec, CellRecord], scenario: str, conversation: str, turn: int
+) -> dict[Arm, list[bytes]]:
+    answers: dict[Arm, list[bytes]] = {}
+    for spec, record in latest.items():
+        if spec.scenario == scenario:
+            texts = [t.text for t in record.turns if (t.conversation, t.turn) == (conversation, turn)]
+            answers.setdefault(spec.arm, []).extend(texts)
+    return answers
+
+
+def _check_fact(
+    plan: Plan, place: tuple[str, str, int], fact: str, answers: Mapping[Arm, Sequence[bytes]]
+) -> FactRow:
+    word = fact.encode("utf-8")
+    answered = [arm for arm in plan.arms if answers.get(arm)]
+    found = tuple(arm for arm in answered if all(word in text for text in answers[arm]))
+    return FactRow(
+        scenario=place[0],
+        conversation=place[1],
+        turn=place[2],
+        fact=fact,
+        found=found,
+        missing=tuple(arm for arm in answered if arm not in found),
+    )
+
+
+def _collect_notes(
+    plan: Plan,
+    records: Sequence[CellRecord],
+    latest: Mapping[CellSpec, CellRecord],
+    checked: Sequence[CheckedContrast],
+    engagements: Sequence[Engagement],
+    prefill: Sequence[PrefillRow],
+    facts: Sequence[FactRow],
+) -> list[str]:
+    return [
+        *_note_retries(records, latest),
+        *_note_engagement(engagements),
+        *_note_prefill(prefill, plan),
+        *_note_facts(facts),
+        *_note_sampling(plan, checked),
+        *_note_single_repetition(plan),
+        *_note_counters(latest),
+        *(
+            f"cell {spec.key!r}: {note}"
+            for spec in plan.cells
+            if spec in latest
+            for note in latest[spec].notes
+        ),
+    ]
+
+
+def _note_retries(records: Sequence[CellRecord], latest: Mapping[CellSpec, CellRecord]) -> list[str]:
+    return [
+        f"cell {record.spec.key!r}: attempt {record.attempt} failed ({record.failure.code}) and was repeated"
+        for record in records
+        if record.failure is not None and latest.get(record.spec) not in (None, record)
+    ]
+
+
+def _note_engagement(engagements: Sequence[Engagement]) -> list[str]:
+    notes = []
+    for row in engagements:
+        if row.state in ("mixed", "idle"):
+            notes.append(f"{row.arm.label} in {row.scenario} is {row.state}: {row.evidence}")
+        elif row.state == "on" and row.totals.accepted_tokens == 0:
+            notes.append(f"{row.arm.label} in {row.scenario} drafts, but no draft was kept: {row.evidence}")
+    return notes
+
+
+def _note_prefill(prefill: Sequence[PrefillRow], plan: Plan) -> list[str]:
+    notes = [
+        f"{row.arm.label} {row.scenario} {row.conversation} turn {row.turn + 1}: prefix {row.cached_tokens}, "
+        f"derived {row.expected_cached_tokens} (the last prompt and answer)"
+        for row in prefill
+        if row.state == "not as derived"
+    ]
+    for scenario in plan.scenarios:
+        rows = [row for row in prefill if row.scenario == scenario.name]
+        declares = any(t.expect_prompt_tokens is not None for c in scenario.conversations for t in c.turns)
+        if declares and rows and not any(row.declared for row in rows):
+            notes.append(
+                f"{scenario.name}: the declared prompt lengths are those of another tokenizer or template"
+            )
+    return notes
+
+
+def _note_facts(facts: Sequence[FactRow]) -> list[str]:
+    return [
+        f"{row.scenario} {row.conversation} turn {row.turn + 1}: no arm's answer holds {row.fact!r} "
+        "(the model's doing, not a difference)"
+        for row in facts
+        if row.missing and not row.found
+    ]
+
+
+def _note_sampling(plan: Plan, checked: Sequence[CheckedContrast]) -> list[str]:
+    if not any(item.result.excluded_sampled for item in checked):
+        return []
+    names = ", ".join(scenario.name for scenario in plan.scenarios if scenario.temperature > 0)
+    return [f"{names}: sampled at a temperature above 0, so texts differ by design and are not compared"]
+
+
+def _note_single_repetition(plan: Plan) -> list[str]:
+    if plan.repetitions > 1:
+        return []
+    return ["each arm ran once: whether it equals itself was not checked (run with --repetitions 2)"]
+
+
+def _note_counters(latest: Mapping[CellSpec, CellRecord]) -> list[str]:
+    """Name turns whose counters contradict each other, whatever the text."""
+    return [
+        f"cell {spec.key!r} {turn.conversation} turn {turn.turn + 1}: the counters do not add up, accepted "
+        f"{turn.accepted_tokens} of {turn.drafted_tokens} drafts"
+        for spec, record in latest.items()
+        for turn in record.turns
+        if turn.drafted_tokens is not None and (turn.accepted_tokens or 0) > turn.drafted_tokens
+    ]

@@ -1,0 +1,265 @@
+"""Holds the pairs of each contrast against each other and says whether its relation holds, breaks or stays
+open.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.engagement import CellEngagement
+from harness.identity import Difference, compare_turns
+from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair
+from harness.plan import Arm, CellSpec, Contrast, Plan
+
+ContrastState = Literal["identical", "different", "undecided", "not checked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundDifference:
+    """The first turn of a conversation in which two arms differ, with every field that does.
+
+    ``repetitions_a`` and ``repetitions_b`` list the repetitions that showed just this.
+    """
+
+    scenario: str
+    conversation: str
+    turn: int
+    repetitions_a: tuple[int, ...]
+    repetitions_b: tuple[int, ...]
+    differences: tuple[Difference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldCount:
+    """In how many pairs a field could not be compared, because a side does not report it."""
+
+    field: str
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastResult:
+    """What became of one contrast.
+
+    Attributes:
+        contrast: the arms and the relation.
+        state: ``different`` is proven: both arms are what they should be and equal themselves.
+        reasons: why it is undecided, in plain sentences.
+        pairs_checked, pairs_identical: turns.
+        tokens_compared: tokens in the pairs checked, each pair once.
+        bytes_compared: answer bytes likewise.
+        excluded_after_difference: later turns of a conversation that had differed: their prompts differ too.
+        excluded_void: turns of void cells.
+        excluded_sampled: turns at a temperature above 0, whose text differs between arms by design.
+        missing: pairs without both sides.
+        not_compared: fields that a side does not report.
+        found: the first difference of each conversation.
+    """
+
+    contrast: Contrast
+    state: ContrastState
+    reasons: tuple[str, ...]
+    pairs_checked: int
+    pairs_identical: int
+    tokens_compared: int
+    bytes_compared: int
+    excluded_after_difference: int
+    excluded_void: int
+    excluded_sampled: int
+    missing: tuple[MissingPairs, ...]
+    not_compared: tuple[FieldCount, ...]
+    found: tuple[FoundDifference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedContrast:
+    """A contrast's result together with the pairs that proved identical, for the stages that build on
+    them.
+    """
+
+    result: ContrastResult
+    identical: tuple[TurnPair, ...]
+
+
+def check_contrasts(
+    plan: Plan, pairing: Pairing, cells: Mapping[CellSpec, CellEngagement]
+) -> tuple[CheckedContrast, ...]:
+    """Compare all pairs, then decide each contrast in the light of what the arms showed against
+    themselves.
+    """
+    counted = [_count_contrast(plan, pairs, cells) for pairs in pairing.contrasts]
+    selves = {item.result.contrast.a: item for item in counted if item.result.contrast.kind == "self"}
+    return tuple(replace(item, result=_decide(item.result, selves, cells)) for item in counted)
+
+
+class _Tally:
+    """What the pairs of one contrast add up to."""
+
+    def __init__(self) -> None:
+        self.excluded: Counter[str] = Counter()
+        self.not_compared: Counter[str] = Counter()
+        self.identical: list[TurnPair] = []
+        self.found: list[FoundDifference] = []
+        self.tokens = 0
+        self.bytes = 0
+        self._differed: set[tuple[CellSpec, CellSpec, str]] = set()
+
+    def add(self, pair: TurnPair) -> None:
+        """Compare one pair, unless its conversation has differed before."""
+        place = (pair.cell_a, pair.cell_b, pair.a.conversation)
+        if place in self._differed:
+            self.excluded["after a difference"] += 1
+            return
+        self.tokens += pair.a.emitted_tokens or 0
+        self.bytes += len(pair.a.text)
+        comparison = compare_turns(pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain)
+        self.not_compared.update(comparison.not_compared)
+        if comparison.differences:
+            self._differed.add(place)
+            self.found.append(_describe_found(pair, comparison.differences))
+        else:
+            self.identical.append(pair)
+
+
+def _count_contrast(
+    plan: Plan, pairs: ContrastPairs, cells: Mapping[CellSpec, CellEngagement]
+) -> CheckedContrast:
+    tally = _Tally()
+    for pair in pairs.pairs:
+        if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
+            tally.excluded["void"] += 1
+        elif plan.scenario(pair.cell_a.scenario).temperature > 0:
+            tally.excluded["sampled"] += 1
+        else:
+            tally.add(pair)
+    result = ContrastResult(
+        contrast=pairs.contrast,
+        state="not checked",
+        reasons=(),
+        pairs_checked=len(tally.identical) + len(tally.found),
+        pairs_identical=len(tally.identical),
+        tokens_compared=tally.tokens,
+        bytes_compared=tally.bytes,
+        excluded_after_difference=tally.excluded["after a difference"],
+        excluded_void=tally.excluded["void"],
+        excluded_sampled=tally.excluded["sampled"],
+        missing=pairs.missing,
+        not_compared=tuple(FieldCount(field=f, pairs=n) for f, n in sorted(tally.not_compared.items())),
+        found=_join_repetitions(tally.found),
+    )
+    return CheckedContrast(result=result, identical=tuple(tally.identical))
+
+
+def _describe_found(pair: TurnPair, differences: tuple[Difference, ...]) -> FoundDifference:
+    return FoundDifference(
+        scenario=pair.cell_a.scenario,
+        conversation=pair.a.conversation,
+        turn=pair.a.turn,
+        repetitions_a=(pair.cell_a.repetition,),
+        repetitions_b=(pair.cell_b.repetition,),
+        differences=differences,
+    )
+
+
+def _join_repetitions(found: Iterable[FoundDifference]) -> tuple[FoundDifference, ...]:
+    """Join what several repetitions showed alike."""
+    joined: dict[tuple[object, ...], FoundDifference] = {}
+    for item in found:
+        key = (item.scenario, item.conversation, item.turn, item.differences)
+        known = joined.get(key)
+        joined[key] = (
+            item
+            if known is None
+            else replace(
+                known,
+                repetitions_a=known.repetitions_a + item.repetitions_a,
+                repetitions_b=known.repetitions_b + item.repetitions_b,
+            )
+        )
+    return tuple(joined.values())
+
+
+def _decide(
+    result: ContrastResult, selves: Mapping[Arm, CheckedContrast], cells: Mapping[CellSpec, CellEngagement]
+) -> ContrastResult:
+    if result.contrast.kind == "self":
+        return _decide_self(result)
+    unsteady = _unsteady_arms(result, selves)
+    if result.found:
+        unproven = unsteady or _unchecked_arms(result, selves)
+        return replace(result, state="undecided" if unproven else "different", reasons=tuple(unproven))
+    doubts = unsteady + _open_points(result, cells)
+    return replace(result, state="undecided" if doubts else "identical", reasons=tuple(doubts))
+
+
+def _decide_self(result: ContrastResult) -> ContrastResult:
+    if result.found:
+        reason = f"{result.contrast.a.label} does not equal itself"
+        return replace(result, state="different", reasons=(reason,))
+    points = _left_out(result)
+    if result.pairs_checked == 0:
+        return replace(result, state="not checked", reasons=tuple(points))
+    return replace(result, state="undecided" if points else "identical", reasons=tuple(points))
+
+
+def _unsteady_arms(result: ContrastResult, selves: Mapping[Arm, CheckedContrast]) -> list[str]:
+    return [
+        f"{arm.label} does not equal itself, so nothing can be said about it"
+        for arm in (result.contrast.a, result.contrast.b)
+        if selves[arm].result.found
+    ]
+
+
+def _unchecked_arms(result: ContrastResult, selves: Mapping[Arm, CheckedContrast]) -> list[str]:
+    """Return why a difference may be nothing but an arm's own unsteadiness.
+
+    One turn that both arms are known to repeat exactly, and that differs between them, is proof enough.
+    """
+    arms = (result.contrast.a, result.contrast.b)
+    repeated = {arm: {_turn_key(pair) for pair in selves[arm].identical} for arm in arms}
+    turns = [(item.scenario, item.conversation, item.turn) for item in result.found]
+    if any(all(turn in repeated[arm] for arm in arms) for turn in turns):
+        return []
+    names = " and ".join(arm.label for arm in arms if not any(turn in repeated[arm] for turn in turns))
+    return [
+        f"a difference was found where {names or 'one arm'} was not repeated: it cannot be told from "
+        "nondeterminism (run with --repetitions 2)"
+    ]
+
+
+def _turn_key(pair: TurnPair) -> tuple[str, str, int]:
+    return pair.cell_a.scenario, pair.a.conversation, pair.a.turn
+
+
+def _open_points(result: ContrastResult, cells: Mapping[CellSpec, CellEngagement]) -> list[str]:
+    points = _left_out(result)
+    if result.pairs_checked == 0 and not points:
+        points.append("nothing was compared")
+    on_arms = [arm for arm in (result.contrast.a, result.contrast.b) if arm.depth]
+    for arm in on_arms:
+        states = [cell.state for spec, cell in cells.items() if spec.arm == arm]
+        if states and all(state == "idle" for state in states):
+            points.append(f"{arm.label} could draft nothing: every cap is 1 token")
+    return points
+
+
+def _left_out(result: ContrastResult) -> list[str]:
+    points = []
+    if result.excluded_void:
+        points.append(f"{_turns(result.excluded_void)} of void cells left out")
+    for reason in ("failed", "not measured", "turns missing"):
+        missing = [item for item in result.missing if item.reason == reason]
+        if missing:
+            turns = _turns(sum(item.pairs for item in missing))
+            points.append(f"{turns} left out: {_list_cells(item.cell for item in missing)} {reason}")
+    return points
+
+
+def _turns(number: int) -> str:
+    return f"{number:,} turn{'' if number == 1 else 's'}"
+
+
+def _list_cells(cells: Iterable[CellSpec]) -> str:
+    keys = dict.fromkeys(cell.key for cell in cells)
+    return ", ".join(f"cell {key!r}" for key in keys)

@@ -1,0 +1,118 @@
+"""Which turn of which cell is held against which: the pairs of every contrast, and what is missing for
+them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.plan import CellSpec, Contrast, Plan
+from harness.transcript import CellRecord, TurnRecord
+
+MissingReason = Literal["not measured", "failed", "turns missing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPair:
+    """Two turns that must be the same.
+
+    ``prefix_uncertain`` is true when the turn before was cut at a stop string on a side: what the engine
+    then holds in its cache depends on when it heard of the stop.
+    """
+
+    cell_a: CellSpec
+    cell_b: CellSpec
+    a: TurnRecord
+    b: TurnRecord
+    prefix_uncertain: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingPairs:
+    """Turns of a contrast that cannot be compared: which cell is to blame, why, and how many pairs it
+    costs.
+    """
+
+    contrast: str
+    cell: CellSpec
+    reason: MissingReason
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContrastPairs:
+    """The pairs of one contrast in the order of the scenarios, repetitions, conversations and turns."""
+
+    contrast: Contrast
+    pairs: tuple[TurnPair, ...]
+    missing: tuple[MissingPairs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """The pairs of every contrast of a plan, in the plan's order."""
+
+    contrasts: tuple[ContrastPairs, ...]
+
+
+def select_latest(records: Iterable[CellRecord]) -> dict[CellSpec, CellRecord]:
+    """Return the last attempt at each cell, in the order in which cells first appear."""
+    latest: dict[CellSpec, CellRecord] = {}
+    for record in records:
+        known = latest.get(record.spec)
+        if known is None or record.attempt >= known.attempt:
+            latest[record.spec] = record
+    return latest
+
+
+def pair_cells(plan: Plan, records: Iterable[CellRecord]) -> Pairing:
+    """Pair the turns of the last attempt at each cell, contrast by contrast."""
+    latest = select_latest(records)
+    return Pairing(contrasts=tuple(_pair_contrast(plan, contrast, latest) for contrast in plan.contrasts))
+
+
+def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, CellRecord]) -> ContrastPairs:
+    pairs: list[TurnPair] = []
+    missing: list[MissingPairs] = []
+    for cell_a, cell_b in _cell_pairs(plan, contrast):
+        turns = plan.scenario(cell_a.scenario).turn_count
+        blocked = [
+            (cell, reason) for cell in (cell_a, cell_b) if (reason := _blocked(latest.get(cell), turns))
+        ]
+        if blocked:
+            cell, reason = blocked[0]
+            missing.append(MissingPairs(contrast=contrast.name, cell=cell, reason=reason, pairs=turns))
+        else:
+            pairs += _pair_turns(latest[cell_a], latest[cell_b])
+    return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
+
+
+def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, CellSpec]]:
+    for scenario in plan.scenarios:
+        for repetition in range(plan.repetitions):
+            if contrast.kind == "self":
+                if repetition:
+                    yield (
+                        CellSpec(arm=contrast.a, scenario=scenario.name, repetition=0),
+                        CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
+                    )
+            else:
+                yield (
+                    CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
+                    CellSpec(arm=contrast.b, scenario=scenario.name, repetition=repetition),
+                )
+
+
+def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
+    if record is None:
+        return "not measured"
+    if record.failure is not None:
+        return "failed"
+    return "turns missing" if len(record.turns) != turns else None
+
+
+def _pair_turns(a: CellRecord, b: CellRecord) -> Iterator[TurnPair]:
+    uncertain = False
+    for left, right in zip(a.turns, b.turns, strict=True):
+        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain)
+        uncertain = "stop-string" in (left.finish, right.finish)

@@ -1,0 +1,183 @@
+"""What will be run and what must hold: arms, contrasts, and the interleaved order of the cells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine_bindings.binding import PATHS, EnginePath
+from engine_bindings.errors import UsageError
+from harness.record_json import to_dict
+from harness.scenario import Scenario
+
+ContrastKind = Literal["self", "path", "speculation"]
+
+MIN_DEPTH = 1
+# Past 8 a verify forward is as wide as a prefill chunk in some engines, and no head drafts that far usefully.
+MAX_DEPTH = 8
+DEFAULT_DEPTH = 3
+# Two, because one run of an arm cannot show that the arm equals itself.
+DEFAULT_REPETITIONS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm:
+    """One way to get an answer: a path and a draft depth, 0 for speculation off."""
+
+    path: EnginePath
+    depth: int
+
+    @property
+    def label(self) -> str:
+        """Short name, for example ``chat/3``."""
+        return f"{self.path}/{self.depth}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSpec:
+    """One arm on one scenario, one repetition: one start of an engine."""
+
+    arm: Arm
+    scenario: str
+    repetition: int
+
+    @property
+    def key(self) -> str:
+        """Name of the cell, for example ``chat/3 quick 1``."""
+        return f"{self.arm.label} {self.scenario} {self.repetition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contrast:
+    """Two arms and the relation that must hold between them; for ``self`` both are the same arm."""
+
+    name: str
+    kind: ContrastKind
+    a: Arm
+    b: Arm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Named limits on waiting, in seconds; every one ends the cell as a recorded failure.
+
+    The defaults leave room for a 744B model that streams experts from disk at about one token per second.
+
+    Attributes:
+        start_timeout_s: process start to READY: hundreds of gigabytes may be read first.
+        first_output_timeout_s: request to first byte: prefill of thousands of tokens at a few per second.
+        progress_timeout_s: longest silence between two outputs: one forward with every expert cold.
+        turn_timeout_s: request to the end of the turn: 4,096 tokens at one per second after a long prefill.
+        exit_timeout_s: end of input to exit, before the process group is killed.
+    """
+
+    start_timeout_s: float = 1800.0
+    first_output_timeout_s: float = 7200.0
+    progress_timeout_s: float = 600.0
+    turn_timeout_s: float = 21600.0
+    exit_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A whole run before it starts. ``cells`` stand in the order in which they are to be run."""
+
+    engine: str
+    depth: int
+    repetitions: int
+    arms: tuple[Arm, ...]
+    contrasts: tuple[Contrast, ...]
+    scenarios: tuple[Scenario, ...]
+    cells: tuple[CellSpec, ...]
+    timeouts: Timeouts
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """Tokens decoded at most: the sum of the caps over all cells."""
+        return len(self.arms) * self.repetitions * sum(s.worst_case_tokens for s in self.scenarios)
+
+    def scenario(self, name: str) -> Scenario:
+        """Return the scenario called ``name``; KeyError when the plan has none."""
+        for scenario in self.scenarios:
+            if scenario.name == name:
+                return scenario
+        raise KeyError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain data, for JSON."""
+        return to_dict(self)
+
+
+def build_plan(
+    scenarios: Sequence[Scenario],
+    *,
+    engine: str = "reference",
+    depth: int = DEFAULT_DEPTH,
+    repetitions: int = DEFAULT_REPETITIONS,
+    timeouts: Timeouts | None = None,
+) -> Plan:
+    """Build the plan that decides whether serve mode equals chat mode with speculation off and at ``depth``.
+
+    Raises:
+        UsageError: no scenario, a scenario named twice, or a depth or number of repetitions out of range.
+    """
+    _check_request(scenarios, depth, repetitions)
+    arms = tuple(Arm(path=path, depth=d) for path in PATHS for d in (0, depth))
+    return Plan(
+        engine=engine,
+        depth=depth,
+        repetitions=repetitions,
+        arms=arms,
+        contrasts=_build_contrasts(arms),
+        scenarios=tuple(scenarios),
+        cells=_order_cells(arms, scenarios, repetitions),
+        timeouts=timeouts or Timeouts(),
+    )
+
+
+def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) -> None:
+    if not scenarios:
+        raise UsageError("no scenario to run", hint="name one with --scenario")
+    names = [scenario.name for scenario in scenarios]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"scenario {name!r} is named twice", hint="more repetitions: --repetitions N")
+    if not MIN_DEPTH <= depth <= MAX_DEPTH:
+        hint = "depth 0 is always measured beside it"
+        raise UsageError(f"draft depth {depth} is out of range {MIN_DEPTH} to {MAX_DEPTH}", hint=hint)
+    if repetitions < 1:
+        raise UsageError(
+            f"{repetitions} repetitions: at least 1 is needed", hint="2 also check each arm against itself"
+        )
+
+
+def _build_contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
+    chat_off, chat_on, serve_off, serve_on = arms
+    return (
+        *(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms),
+        Contrast(name="path off", kind="path", a=chat_off, b=serve_off),
+        Contrast(name="path on", kind="path", a=chat_on, b=serve_on),
+        Contrast(name="speculation chat", kind="speculation", a=chat_off, b=chat_on),
+        Contrast(name="speculation serve", kind="speculation", a=serve_off, b=serve_on),
+    )
+
+
+def _order_cells(
+    arms: tuple[Arm, ...], scenarios: Sequence[Scenario], repetitions: int
+) -> tuple[CellSpec, ...]:
+    """Interleave the arms so that a machine that slows down or warms up does so for all of them alike.
+
+    Each block of arms is followed by the same block backwards (A B C D, D C B A), so a linear drift adds the
+    same to every arm; then the block is rotated by one, so that no arm is always at the edge.
+    """
+    cells = []
+    for repetition in range(repetitions):
+        for index, scenario in enumerate(scenarios):
+            order = _arm_order(arms, repetition * len(scenarios) + index)
+            cells += [CellSpec(arm=arm, scenario=scenario.name, repetition=repetition) for arm in order]
+    return tuple(cells)
+
+
+def _arm_order(arms: tuple[Arm, ...], block: int) -> tuple[Arm, ...]:
+    shift = block // 2 % len(arms)
+    rotated = arms[shift:] + arms[:shift]
+    return rotated[::-1] if block % 2 else rotated

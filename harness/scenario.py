@@ -1,0 +1,184 @@
+"""A scenario as a value: conversations, turns, caps, and the exact prompt of each turn.
+
+The file format is documented in ``docs/scenario-format.md``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from engine_bindings.chat_template import Message, Role, render_messages
+from harness.scenario_checks import find_problems
+from harness.scenario_format import ScenarioFile, TurnFile, parse_tables, raise_problems
+from harness.scenario_lines import locate_keys
+
+TurnKind = Literal["user", "tool", "prompt", "append"]
+Entry = Literal["prompt", "line"]
+
+_ROLES: dict[TurnKind, Role] = {"user": "user", "tool": "observation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request and what is known of its answer beforehand.
+
+    Attributes:
+        kind: ``user`` and ``tool`` are messages; ``prompt`` is an exact prompt; ``append`` continues the last
+            prompt and answer with raw text.
+        text: the message or raw text.
+        max_tokens: the cap.
+        stop: strings at whose first occurrence the harness cuts the answer and stops the turn.
+        expect: facts, searched for in the answer byte by byte.
+        expect_prompt_tokens: prompt length with the tokenizer that the scenario was written for.
+        expect_cached_tokens: prompt tokens that a correct prefix reuse takes from the cache.
+    """
+
+    kind: TurnKind
+    text: str
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+    expect: tuple[str, ...] = ()
+    expect_prompt_tokens: int | None = None
+    expect_cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Turns that build on each other; ``category`` is the ``class`` of the file, for example ``code``."""
+
+    id: str
+    category: str
+    system: str | None
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One scenario file, with defaults filled in and files read.
+
+    ``entry`` says how chat arms get their turns: ``prompt`` sends the exact prompt, ``line`` types the user's
+    text and leaves the template to the engine. Serve arms always get the rendered prompt.
+    """
+
+    name: str
+    title: str
+    description: str
+    entry: Entry
+    temperature: float
+    top_p: float
+    conversations: tuple[Conversation, ...]
+
+    @property
+    def cap_tokens(self) -> int:
+        """The largest cap of any turn."""
+        return max(turn.max_tokens for conversation in self.conversations for turn in conversation.turns)
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """The sum of all caps: what one cell decodes at most."""
+        return sum(turn.max_tokens for conversation in self.conversations for turn in conversation.turns)
+
+    @property
+    def turn_count(self) -> int:
+        """Turns over all conversations."""
+        return sum(len(conversation.turns) for conversation in self.conversations)
+
+
+def parse_scenario(text: str, source: str, read_text: Callable[[str], str]) -> Scenario:
+    """Parse a scenario file.
+
+    Args:
+        text: the TOML text.
+        source: the file's name, for messages.
+        read_text: returns the text of a path named by a ``*_file`` key, relative to the scenario file; may
+            raise OSError, UnicodeDecodeError or ScenarioError.
+
+    Raises:
+        ScenarioError: with every problem found, each with its line, key and remedy.
+    """
+    file = parse_tables(text, source, read_text)
+    raise_problems(find_problems(file), locate_keys(text), source)
+    return _build_scenario(file)
+
+
+def _build_scenario(file: ScenarioFile) -> Scenario:
+    conversations = tuple(
+        Conversation(
+            id=conversation.id,
+            category=conversation.category,
+            system=conversation.system,
+            turns=tuple(_build_turn(turn, file.defaults.max_tokens) for turn in conversation.turn),
+        )
+        for conversation in file.conversation
+    )
+    return Scenario(
+        name=file.name,
+        title=file.title,
+        description=file.description,
+        entry=file.entry,
+        temperature=file.defaults.temperature,
+        top_p=file.defaults.top_p,
+        conversations=conversations,
+    )
+
+
+def _build_turn(turn: TurnFile, default_max_tokens: int | None) -> Turn:
+    kind, text = turn.content()
+    max_tokens = turn.max_tokens if turn.max_tokens is not None else default_max_tokens
+    assert max_tokens is not None, "the checks refuse a turn without a cap"  # noqa: S101
+    return Turn(
+        kind=kind,
+        text=text,
+        max_tokens=max_tokens,
+        stop=tuple(turn.stop),
+        expect=tuple(turn.expect),
+        expect_prompt_tokens=turn.expect_prompt_tokens,
+        expect_cached_tokens=turn.expect_cached_tokens,
+    )
+
+
+def build_turn_prompt(conversation: Conversation, answers: Sequence[str | bytes], turn_index: int) -> bytes:
+    """Return the exact prompt of a turn, given the answers that this arm really gave to the turns before it.
+
+    Answers are taken to the byte: one that ends inside a UTF-8 character goes into the next prompt like that.
+
+    Raises:
+        ValueError: ``answers`` does not hold one answer for each earlier turn.
+    """
+    if len(answers) != turn_index:
+        raise ValueError(
+            f"turn {turn_index} of {conversation.id} needs {turn_index} answers, got {len(answers)}"
+        )
+    turns = conversation.turns[: turn_index + 1]
+    given = tuple(_to_bytes(answer) for answer in answers)
+    if turns[-1].kind == "prompt":
+        return turns[-1].text.encode("utf-8")
+    if turns[-1].kind == "append":
+        before = build_turn_prompt(conversation, given[:-1], turn_index - 1)
+        return before + given[-1] + turns[-1].text.encode("utf-8")
+    return _render_turns(conversation.system, turns, given)
+
+
+def build_turn_line(conversation: Conversation, turn_index: int) -> bytes:
+    """Return what a chat arm types for a turn of a ``line`` scenario: the user's text alone."""
+    return conversation.turns[turn_index].text.encode("utf-8")
+
+
+def cut_at_stop(text: bytes, stop: Sequence[str]) -> bytes | None:
+    """Return ``text`` up to the first occurrence of any stop string, or None when there is none."""
+    positions = [text.find(word.encode("utf-8")) for word in stop]
+    found = [position for position in positions if position >= 0]
+    return text[: min(found)] if found else None
+
+
+def _to_bytes(answer: str | bytes) -> bytes:
+    return answer.encode("utf-8") if isinstance(answer, str) else answer
+
+
+def _render_turns(system: str | None, turns: Sequence[Turn], answers: Sequence[bytes]) -> bytes:
+    messages = [Message(role="system", text=system.encode("utf-8"))] if system is not None else []
+    for index, turn in enumerate(turns):
+        messages.append(Message(role=_ROLES[turn.kind], text=turn.text.encode("utf-8")))
+        if index < len(answers):
+            messages.append(Message(role="assistant", text=answers[index]))
+    return render_messages(messages)

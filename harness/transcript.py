@@ -1,0 +1,134 @@
+"""What one cell really did, as the runner saw it: the only input of every later stage."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine_bindings.binding import Pin
+from harness.plan import CellSpec
+from harness.record_json import Payload, from_json, to_json
+from harness.scenario import Entry
+
+# The one failure that is not the engine's: the user ended the run.
+INTERRUPTED_CODE = "interrupted"
+
+Finish = Literal["stop", "length", "stop-string", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Output that reached the client at one moment.
+
+    Attributes:
+        at_ns: the client's monotonic clock, from the start of the cell.
+        size_bytes: bytes of answer text that arrived; bytes behind a stop string count too.
+        tokens: tokens that arrived, None where the engine shows no token boundaries.
+    """
+
+    at_ns: int
+    size_bytes: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """One turn. Counts are the engine's own; None means that it did not report them.
+
+    Attributes:
+        conversation: id of the conversation in the scenario.
+        turn: index of the turn in it, from 0.
+        entry: ``line`` when the user's text was typed, ``prompt`` when the exact prompt was sent.
+        prompt: the bytes sent: the exact prompt, or the typed text.
+        text: the visible answer, cut before a stop string.
+        deliveries: everything that arrived, in order.
+        sent_ns: request written; accepted_ns: ACCEPT read (serve); done_ns: end of the turn read. The
+            deliveries use the same clock.
+        emitted_tokens: all tokens of the turn, also those hidden behind a stop string.
+        prompt_tokens: length of the whole prompt. None for a typed line, whose figure counts that turn alone.
+        cached_tokens, prefill_tokens: prompt tokens taken from the cache, and computed.
+        forwards: decode forwards. drafted_tokens, accepted_tokens: drafts proposed and kept.
+        length_limited: the engine's own flag.
+        finish: how the turn ended, by the rules of docs/metrics.md.
+        engine_tokens_per_s: the engine's own speed figure.
+        drafts_paused: how often the engine said that it paused drafting in this turn.
+        token_lengths: bytes of each emitted token, where the engine shows boundaries; their sum may exceed
+            ``text`` when a stop string cut it.
+    """
+
+    conversation: str
+    turn: int
+    entry: Entry
+    prompt: Payload
+    text: Payload
+    deliveries: tuple[Delivery, ...]
+    sent_ns: int
+    accepted_ns: int | None = None
+    done_ns: int
+    emitted_tokens: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    prefill_tokens: int | None = None
+    forwards: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    length_limited: bool | None = None
+    finish: Finish
+    engine_tokens_per_s: float | None = None
+    drafts_paused: int = 0
+    token_lengths: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a cell could not be measured: an EngineError with the last lines of the engine's stderr."""
+
+    code: str
+    message: str
+    hint: str
+    stderr_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellRecord:
+    """One attempt at one cell; a retry is a new record with a higher ``attempt``.
+
+    Attributes:
+        spec: which cell.
+        attempt: from 0.
+        started_at: wall-clock time of the start, ISO 8601.
+        argv: the command line of the engine.
+        pins: settings that the harness fixed.
+        banner: stdout lines before READY; shown, never used as evidence.
+        protocol: the protocol that the READY block proved, None when it never came.
+        ready_ns, ended_ns: READY read, engine gone; from the start of the cell.
+        kv_resumed_tokens: tokens of a saved conversation that the engine said it resumed.
+        turns: the turns that ended, in order; those before a failure are kept.
+        failure: why the cell could not be measured, None when it could.
+        exit_code: of the process, negative for a signal.
+        engine_stderr_file: path in the run directory.
+        notes: remarks of the runner, in plain sentences.
+    """
+
+    spec: CellSpec
+    attempt: int = 0
+    started_at: str
+    argv: tuple[str, ...]
+    pins: tuple[Pin, ...] = ()
+    banner: tuple[str, ...] = ()
+    protocol: str | None = None
+    ready_ns: int | None = None
+    ended_ns: int | None = None
+    kv_resumed_tokens: int | None = None
+    turns: tuple[TurnRecord, ...] = ()
+    failure: Failure | None = None
+    exit_code: int | None = None
+    engine_stderr_file: str = ""
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, place: str = "") -> "CellRecord":
+        """Read a record; RunDirectoryError names ``place`` when ``text`` is not one."""
+        return from_json(cls, text, place=place)

@@ -1,0 +1,152 @@
+"""The parts of the text report that the verdict rests on: arms, contrasts, differences and failures."""
+
+from collections.abc import Collection
+
+from harness.contrasts import ContrastResult, FoundDifference
+from harness.identity import Difference
+from harness.plan import Arm
+from harness.report import Report
+from harness.verdict import describe_position
+from reports.numbers import format_count, format_decimal, format_percent
+from reports.page import Page
+
+# More than these are in report.json; the first ones are what one looks at.
+MAX_DIFFERENCES = 8
+MAX_STDERR_LINES = 8
+
+_STATE_STYLES = {
+    "identical": "",
+    "on": "",
+    "off": "",
+    "different": "red",
+    "failed": "magenta",
+}
+
+
+def name_arms(arms: Collection[Arm], report: Report) -> str:
+    """Return the labels of ``arms``, or ``all`` when no arm is left out."""
+    known = [row.arm for row in report.arms]
+    return "all" if len(arms) == len(known) else " ".join(arm.label for arm in known if arm in arms)
+
+
+def add_arms(page: Page, report: Report) -> None:
+    """Add the matrix of arms with the counters that show whether speculation was on."""
+    page.add_heading("Arms")
+    rows = [
+        (
+            row.arm.label,
+            row.state,
+            format_count(row.totals.emitted_tokens),
+            format_count(row.totals.forwards),
+            format_count(row.totals.drafted_tokens),
+            format_count(row.totals.accepted_tokens),
+            format_percent(row.totals.acceptance_rate),
+            format_decimal(row.totals.tokens_per_forward),
+        )
+        for row in report.arms
+    ]
+    headers = ("arm", "state", "tokens", "forwards", "drafted", "accepted", "acceptance", "tok/fwd")
+    page.add_table(
+        headers, rows, numeric=range(2, 8), styles=[_STATE_STYLES.get(r.state, "yellow") for r in report.arms]
+    )
+    if len(report.scenarios) > 1:
+        _add_scenario_matrix(page, report)
+    for item in report.comparison.engagements:
+        if item.state in ("void", "not measured"):
+            page.add_item(f"{item.arm.label} in {item.scenario} is {item.state}: {item.evidence}")
+
+
+def _add_scenario_matrix(page: Page, report: Report) -> None:
+    figures = {(e.scenario, e.arm): e.totals.tokens_per_forward for e in report.comparison.engagements}
+    arms = [row.arm for row in report.arms]
+    rows = [(s.name, *(format_decimal(figures.get((s.name, arm))) for arm in arms)) for s in report.scenarios]
+    page.add_heading("Tokens per forward")
+    page.add_table(("scenario", *(arm.label for arm in arms)), rows, numeric=range(1, len(arms) + 1))
+
+
+def add_contrasts(page: Page, report: Report) -> None:
+    """Add one row for each contrast, and why the undecided ones are."""
+    page.add_heading("Contrasts")
+    results = report.comparison.contrasts
+    rows = [
+        (
+            r.contrast.name,
+            f"{r.contrast.a.label} = {r.contrast.b.label}",
+            format_count(r.pairs_checked),
+            format_count(r.pairs_identical),
+            format_count(r.tokens_compared),
+            r.state,
+        )
+        for r in results
+    ]
+    page.add_table(
+        ("contrast", "must hold", "pairs", "identical", "tokens", "result"),
+        rows,
+        numeric=(2, 3, 4),
+        styles=[_STATE_STYLES.get(r.state, "yellow") for r in results],
+    )
+    for result in results:
+        for remark in _remarks(result):
+            page.add_item(f"{result.contrast.name}: {remark}")
+
+
+def _remarks(result: ContrastResult) -> list[str]:
+    remarks = list(result.reasons)
+    if result.excluded_after_difference:
+        turns = format_count(result.excluded_after_difference)
+        remarks.append(f"{turns} later turns left out, their conversation had differed")
+    skipped = [f"{count.field} in {format_count(count.pairs)}" for count in result.not_compared]
+    if skipped:
+        remarks.append(f"not reported on both sides: {', '.join(skipped)} pairs")
+    return remarks
+
+
+def add_differences(page: Page, report: Report) -> None:
+    """Add the first difference of each conversation: position, both sides, context."""
+    items = [(result, found) for result in report.comparison.contrasts for found in result.found]
+    if not items:
+        return
+    page.add_heading("First differences")
+    for result, found in items[:MAX_DIFFERENCES]:
+        _add_found(page, result, found)
+    if len(items) > MAX_DIFFERENCES:
+        page.add_item(f"and {len(items) - MAX_DIFFERENCES} more, in report.json")
+
+
+def _add_found(page: Page, result: ContrastResult, found: FoundDifference) -> None:
+    place = f"{found.scenario}, {found.conversation}, turn {found.turn + 1}"
+    page.add_item(f"{result.contrast.name}: {place} ({_name_repetitions(found)})", style="bold")
+    a, b = result.contrast.a.label, result.contrast.b.label
+    if a == b:
+        a, b = f"{a} (first)", f"{b} (again)"
+    for difference in found.differences:
+        _add_difference(page, difference, a, b)
+
+
+def _name_repetitions(found: FoundDifference) -> str:
+    pairs = list(zip(found.repetitions_a, found.repetitions_b, strict=True))
+    named = ", ".join(str(a) if a == b else f"{a} and {b}" for a, b in pairs)
+    return f"repetition{'s' if len(pairs) > 1 or pairs[0][0] != pairs[0][1] else ''} {named}"
+
+
+def _add_difference(page: Page, difference: Difference, a: str, b: str) -> None:
+    page.add_line(f"    {describe_position(difference)}")
+    if difference.field == "tokens":
+        page.add_line(f"      after {difference.context}")
+    margin = max(len(a), len(b))
+    page.add_line(f"      {a.ljust(margin)}  {difference.a}", style="green")
+    page.add_line(f"      {b.ljust(margin)}  {difference.b}", style="red")
+
+
+def add_failures(page: Page, report: Report) -> None:
+    """Add the cells that failed, with the last lines that the engine wrote to stderr."""
+    if not report.comparison.failures:
+        return
+    page.add_heading("Failed cells")
+    for item in report.comparison.failures:
+        failure = item.failure
+        page.add_item(f"{item.spec.key}: {failure.code}: {failure.message}", style="magenta")
+        if failure.hint:
+            page.add_item(f"remedy: {failure.hint}")
+        for line in failure.stderr_tail[-MAX_STDERR_LINES:]:
+            page.add_line(f"    stderr | {line}")

@@ -1,0 +1,67 @@
+"""Which turns are held against which, and what is missing for them."""
+
+from dataclasses import replace
+
+from harness.pairing import pair_cells, select_latest
+from harness.transcript import Failure
+from tests.harness.run_builders import CHAT_OFF, SERVE_OFF, make_plan, run_healthy
+
+FAILURE = Failure(code="engine-died", message="died", hint="")
+
+
+def test_every_contrast_gets_the_turns_of_both_arms_in_order():
+    plan = make_plan()
+    pairing = pair_cells(plan, run_healthy(plan))
+    off = next(item for item in pairing.contrasts if item.contrast.name == "path off")
+    assert [(p.a.conversation, p.a.turn, p.cell_a.repetition) for p in off.pairs] == [
+        (conversation, turn, repetition)
+        for repetition in (0, 1)
+        for conversation in ("copy-1", "code-1")
+        for turn in (0, 1)
+    ]
+    assert {(p.cell_a.arm, p.cell_b.arm) for p in off.pairs} == {(CHAT_OFF, SERVE_OFF)}
+    assert all(p.cell_a.repetition == p.cell_b.repetition for p in off.pairs)
+
+
+def test_an_arm_is_held_against_its_own_first_repetition():
+    plan = make_plan(repetitions=3)
+    own = pair_cells(plan, run_healthy(plan)).contrasts[0]
+    assert {(p.cell_a.repetition, p.cell_b.repetition) for p in own.pairs} == {(0, 1), (0, 2)}
+
+
+def test_one_repetition_leaves_nothing_to_hold_an_arm_against():
+    plan = make_plan(repetitions=1)
+    own = pair_cells(plan, run_healthy(plan)).contrasts[0]
+    assert (own.pairs, own.missing) == ((), ())
+
+
+def test_the_last_attempt_at_a_cell_counts():
+    plan = make_plan()
+    good = run_healthy(plan)
+    failed = replace(good[0], failure=FAILURE, turns=())
+    records = (failed, *good[1:], replace(good[0], attempt=1))
+    assert select_latest(records)[good[0].spec].failure is None
+    assert not any(item.missing for item in pair_cells(plan, records).contrasts)
+
+
+def test_what_is_missing_is_named_with_its_reason():
+    plan = make_plan()
+    records = list(run_healthy(plan))
+    records[0] = replace(records[0], failure=FAILURE)
+    del records[2]
+    off = next(c for c in pair_cells(plan, records).contrasts if c.contrast.name == "path off")
+    assert [(m.cell.key, m.reason, m.pairs) for m in off.missing] == [("chat/0 quick 0", "failed", 4)]
+    own = next(c for c in pair_cells(plan, records).contrasts if c.contrast.name == "self serve/0")
+    assert [(m.cell.key, m.reason) for m in own.missing] == [("serve/0 quick 0", "not measured")]
+    records[1] = replace(records[1], turns=records[1].turns[:-1])
+    own = next(c for c in pair_cells(plan, records).contrasts if c.contrast.name == "self chat/3")
+    assert [m.reason for m in own.missing] == ["turns missing"]
+
+
+def test_the_turn_after_a_stop_string_has_an_uncertain_prefix():
+    plan = make_plan()
+    records = run_healthy(
+        plan, lambda _, turn: replace(turn, finish="stop-string") if turn.turn == 0 else turn
+    )
+    pairs = pair_cells(plan, records).contrasts[0].pairs
+    assert [pair.prefix_uncertain for pair in pairs] == [False, True, False, True]

@@ -1,0 +1,84 @@
+"""The plan: arms, contrasts, the order of cells and what may be asked for."""
+
+from collections import Counter
+
+import pytest
+
+from engine_bindings.errors import UsageError
+from harness.plan import Plan, build_plan
+from harness.record_json import from_json, to_json
+from tests.harness.run_builders import make_scenario
+
+
+def test_the_arms_are_both_paths_with_and_without_speculation():
+    plan = build_plan([make_scenario()], depth=2)
+    assert [arm.label for arm in plan.arms] == ["chat/0", "chat/2", "serve/0", "serve/2"]
+
+
+def test_the_contrasts_name_the_arms_that_must_agree():
+    contrasts = build_plan([make_scenario()]).contrasts
+    assert [(c.name, c.a.label, c.b.label) for c in contrasts[4:]] == [
+        ("path off", "chat/0", "serve/0"),
+        ("path on", "chat/3", "serve/3"),
+        ("speculation chat", "chat/0", "chat/3"),
+        ("speculation serve", "serve/0", "serve/3"),
+    ]
+    assert all(c.kind == "self" and c.a == c.b for c in contrasts[:4])
+
+
+def test_every_arm_runs_every_scenario_in_every_repetition_once():
+    plan = build_plan([make_scenario("a"), make_scenario("b")], repetitions=3)
+    assert len(plan.cells) == len(set(plan.cells)) == 4 * 2 * 3
+    assert [cell.repetition for cell in plan.cells] == sorted(cell.repetition for cell in plan.cells)
+
+
+def test_a_linear_drift_weighs_on_all_arms_alike():
+    plan = build_plan([make_scenario()], repetitions=8)
+    weight: Counter[str] = Counter()
+    for position, cell in enumerate(plan.cells):
+        weight[cell.arm.label] += position
+    assert len(set(weight.values())) == 1
+
+
+def test_every_arm_comes_first_and_last_in_some_block():
+    plan = build_plan([make_scenario()], repetitions=8)
+    blocks = [plan.cells[i : i + 4] for i in range(0, len(plan.cells), 4)]
+    assert {block[0].arm for block in blocks} == {block[-1].arm for block in blocks} == set(plan.arms)
+
+
+def test_the_price_is_the_sum_of_all_caps():
+    plan = build_plan([make_scenario(turns=2, cap=24)], repetitions=3)
+    assert plan.worst_case_tokens == 4 * 3 * (2 * 2 * 24)
+
+
+@pytest.mark.parametrize("depth", [1, 8])
+def test_the_depths_at_the_edges_are_taken(depth: int):
+    assert build_plan([make_scenario()], depth=depth).depth == depth
+
+
+@pytest.mark.parametrize(
+    ("names", "depth", "repetitions", "words"),
+    [
+        ([], 3, 2, "no scenario"),
+        (["a", "a"], 3, 2, "named twice"),
+        (["a"], 0, 2, "depth 0 is out of range 1 to 8"),
+        (["a"], 9, 2, "depth 9 is out of range 1 to 8"),
+        (["a"], 3, 0, "at least 1"),
+    ],
+)
+def test_an_impossible_request_is_refused(names: list[str], depth: int, repetitions: int, words: str):
+    with pytest.raises(UsageError, match=words):
+        build_plan([make_scenario(name) for name in names], depth=depth, repetitions=repetitions)
+
+
+def test_a_plan_survives_json():
+    plan = build_plan([make_scenario()])
+    assert from_json(Plan, to_json(plan)) == plan
+    assert plan.to_dict()["cells"][0]["arm"] == {"path": "chat", "depth": 0}
+
+
+def test_a_cell_and_an_arm_have_names():
+    plan = build_plan([make_scenario()])
+    assert plan.cells[1].key == "chat/3 quick 0"
+    with pytest.raises(KeyError):
+        plan.scenario("other")
