@@ -1,0 +1,1 @@
+"""The embedded reference engine: a small GLM-shaped model in NumPy behind two stdio protocols."""
