@@ -1,0 +1,69 @@
+"""The settings fixed for engines that speak the two stdio protocols, each with the reason it is fixed."""
+
+from engine_bindings.binding import ArmSettings, Pin
+
+# The seed has no effect at temperature 0; it is fixed so that sampled scenarios repeat.
+SEED = "20261130"
+
+
+def build_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+    """Return the environment of one arm. Arms of one scenario differ in SERVE_BATCH and DRAFT only."""
+    return (*_arm_pins(settings), *_answer_pins(settings), *_STATE_PINS, *_COUNTER_PINS, *_CLOCK_PINS)
+
+
+def _arm_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+    batch = "1" if settings.path == "serve" else "0"
+    return (
+        Pin(name="SERVE", value="1", reason="stay alive and take turns on stdin"),
+        Pin(name="SERVE_BATCH", value=batch, reason="the arm's path: 1 is serve mode, 0 chat mode"),
+        Pin(
+            name="DRAFT",
+            value=str(settings.depth),
+            reason="the arm's draft depth; the default depends on the model",
+        ),
+    )
+
+
+def _answer_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+    temperature = Pin(
+        name="COLI_TEMP",
+        value=f"{settings.temperature:g}",
+        reason="typed lines take their temperature from here, and its default is 0.7",
+    )
+    top_p = Pin(name="NUCLEUS", value=f"{settings.top_p:g}", reason="typed lines take top-p from here")
+    cap = Pin(
+        name="NGEN",
+        value=str(settings.cap_tokens),
+        reason="chat mode cuts every cap to this without a word; the largest cap of the scenario",
+    )
+    context = settings.context_tokens
+    sized = () if context is None else (Pin(name="CTX", value=str(context), reason="size of the context"),)
+    return (temperature, top_p, cap, *sized)
+
+
+_STATE_PINS = (
+    Pin(name="KV_SLOTS", value="1", reason="more than one slot turns speculation off in serve mode"),
+    Pin(name="KVSAVE", value="0", reason="a saved conversation of one arm would be resumed by the next"),
+    Pin(name="AUTOPIN", value="0", reason="experts pinned from an earlier run's history change the timing"),
+    Pin(name="SEED", value=SEED, reason="sampled scenarios repeat"),
+    Pin(
+        name="COLI_SERVE_ALL_STOPS",
+        value="1",
+        reason="serve mode otherwise arms fewer stop tokens than chat mode",
+    ),
+    Pin(
+        name="COLI_MTP_GUARD_PCT",
+        value="0",
+        reason="the guard pauses drafting inside a turn, which would mix both depths in one cell",
+    ),
+)
+
+_COUNTER_PINS = (
+    Pin(name="PROF", value="1", reason="prints decode forwards per turn, the proof of speculation"),
+)
+
+_CLOCK_PINS = (
+    Pin(name="OMP_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"),
+    Pin(name="OPENBLAS_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"),
+    Pin(name="COLI_NO_OMP_TUNE", value="1", reason="no re-exec and no reset of the CPU affinity at start"),
+)

@@ -1,0 +1,30 @@
+"""The engines that can be started, by the name that ``--engine`` takes."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+
+from engine_bindings.binding import Binding
+from engine_bindings.errors import UsageError
+from engine_bindings.reference_engine import build_reference_engine
+
+BINDINGS: dict[str, Callable[[str | None], Binding]] = {
+    "reference": build_reference_engine,
+}
+
+
+def find_binding(text: str) -> Binding:
+    """Return the binding for the text of ``--engine``: ``NAME`` or ``NAME=LOCATION``.
+
+    Raises:
+        UsageError: no engine has that name, or nothing that can be started is at the location.
+    """
+    name, equals, location = text.partition("=")
+    if name not in BINDINGS:
+        near = get_close_matches(name, BINDINGS, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(
+            f"unknown engine {name!r}", hint=f"{guess}known engines: {', '.join(sorted(BINDINGS))}"
+        )
+    if equals and not location:
+        raise UsageError(f"--engine {text}: nothing after the equals sign", hint=f"{name} or {name}=PATH")
+    return BINDINGS[name](location or None)
