@@ -14,8 +14,8 @@ ANSWER_OPENING = b"<|assistant|><think></think>"
 class Message:
     """One message of a conversation.
 
-    ``text`` is bytes because an answer that ended at a cap may end inside a UTF-8 character, and the next prompt has
-    to repeat it exactly.
+    ``text`` is bytes because an answer that ended at a cap may end inside a UTF-8 character, and the next
+    prompt has to repeat it exactly.
     """
 
     role: Role
@@ -34,8 +34,8 @@ def render_message(message: Message) -> bytes:
 def render_messages(messages: Sequence[Message]) -> bytes:
     """Return the prompt that asks for the assistant's next answer after ``messages``.
 
-    Answers are kept to the byte: chat mode's context holds exactly what was generated, so a stripped answer would
-    end the shared prefix early.
+    Answers are kept to the byte: chat mode's context holds exactly what was generated, so a stripped answer
+    would end the shared prefix early.
 
     >>> render_messages([Message(role="user", text=b"Hi")])
     b'[gMASK]<sop><|user|>Hi<|assistant|><think></think>'

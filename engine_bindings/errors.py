@@ -1,7 +1,7 @@
 """The one tree of errors that this project raises on purpose.
 
-An error here means that something could not be measured or was asked for wrongly; findings about an engine are
-values, never exceptions.
+An error here means that something could not be measured or was asked for wrongly; findings about an engine
+are values, never exceptions.
 """
 
 
@@ -90,7 +90,8 @@ class EngineTimeoutError(EngineError):
     code = "engine-timeout"
 
     def __init__(self, message: str, *, limit_name: str, limit_s: float, hint: str = "") -> None:
-        super().__init__(message, hint=hint or f"raise it with --{limit_name} SECONDS if the engine is only slow")
+        remedy = f"raise it with --{limit_name} SECONDS if the engine is only slow"
+        super().__init__(message, hint=hint or remedy)
         self.limit_name = limit_name
         self.limit_s = limit_s
 
@@ -110,7 +111,7 @@ class WrongProtocolError(EngineError):
         super().__init__(
             f"wrong protocol: the arm needs {expected} mode, the engine's READY block is that of {seen} mode"
             f" (it sent {evidence!r})",
-            hint="SERVE=1 alone starts chat mode, SERVE=1 SERVE_BATCH=1 serve mode; check what the wrapper passes on",
+            hint="SERVE=1 alone starts chat mode, SERVE=1 SERVE_BATCH=1 serve mode; check any wrapper",
         )
         self.expected = expected
         self.seen = seen

@@ -1,4 +1,4 @@
-"""The checkers that hold for the whole tree run with the tests, so that one command says whether a change is good."""
+"""The checkers of the whole tree run with the tests, so that one command says whether a change is good."""
 
 import subprocess
 import sys

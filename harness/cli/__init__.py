@@ -1,0 +1,82 @@
+"""The command line ``coli-ab``: puts the parts together and turns every outcome into an exit status."""
+
+import argparse
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+from engine_bindings.errors import ColiAbError, UsageError
+from harness.cli import analyze, compare, report, scenarios
+
+EXIT_USAGE = 2
+EXIT_INVALID = 4
+EXIT_OUR_BUG = 70
+EXIT_INTERRUPTED = 130
+
+DESCRIPTION = """\
+Decides, on a real engine and a real model, whether serve mode gives the same tokens as chat mode,
+with speculation off and on, and shows what speculation is worth.
+"""
+
+EPILOG = """\
+exit statuses:
+  0    pass: every contrast was compared and is identical
+  1    fail: two valid arms differ
+  2    the command, a scenario or a model directory is wrong
+  3    inconclusive: an arm was void or unsteady, or something was not compared
+  4    invalid: a cell could not be measured
+  70   a bug in coli-ab itself
+  130  interrupted
+
+examples:
+  coli-ab compare                          the embedded engine on the quick scenario
+  coli-ab compare --scenario agent-loop    another shipped scenario; coli-ab scenarios lists them
+  coli-ab report runs/RUN                  show a run again
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="coli-ab",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in (compare, report, analyze, scenarios):
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except ColiAbError as error:
+        _complain(error.message, error.hint)
+        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_INVALID
+    except KeyboardInterrupt:
+        _complain("interrupted", "")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        _complain(
+            f"a bug in coli-ab: {type(error).__name__}: {error}", f"the traceback is in {_write_traceback()}"
+        )
+        return EXIT_OUR_BUG
+    return status
+
+
+def _complain(message: str, hint: str) -> None:
+    sys.stderr.write(f"coli-ab: {message}\n" + (f"  {hint}\n" if hint else ""))
+
+
+def _write_traceback() -> str:
+    descriptor, name = tempfile.mkstemp(prefix="coli-ab-traceback-", suffix=".txt")
+    with os.fdopen(descriptor, "w") as file:
+        traceback.print_exc(file=file)
+    return name

@@ -1,0 +1,266 @@
+"""``coli-ab compare``: run every arm on every scenario and give the verdict."""
+
+import argparse
+import datetime
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from engine_bindings.binding import Binding
+from engine_bindings.errors import UsageError
+from engine_bindings.fingerprint import read_model_fingerprint
+from engine_bindings.registry import BINDINGS, find_binding
+from harness.cli.dry_run import render_dry_run
+from harness.cli.output import write_result
+from harness.cli.progress import open_progress
+from harness.cli.results import analyze_run, print_report
+from harness.cli.scenario_files import ALL, LoadedScenario, load_scenarios
+from harness.drivers.launcher import EngineLauncher
+from harness.environment import read_environment
+from harness.plan import DEFAULT_DEPTH, DEFAULT_REPETITIONS, Plan, Timeouts, build_plan
+from harness.rundir import RunDirectory, create_run_directory
+from harness.runner import Runner
+
+EXIT_INTERRUPTED = 130
+DEFAULT_SCENARIOS = ("quick",)
+# Named by the harness for each process; another value would break the isolation of the arms.
+RESERVED_VARIABLES = ("SNAP",)
+
+DESCRIPTION = """\
+Starts the engine afresh for every cell (arm x scenario x repetition) and compares the arms:
+chat mode and serve mode, each with speculation off and at the draft depth K.
+"""
+
+EPILOG = """\
+examples:
+  coli-ab compare
+      the embedded engine and its model on the quick scenario, under half a minute
+  coli-ab compare --scenario quick my-talk.toml --depth 1
+      a shipped scenario and one of your own
+  coli-ab compare --scenario all --dry-run
+      cells, tokens at most and pinned settings; starts nothing
+  coli-ab compare --set REF_KERNELS=int8-batch --scenario classes
+      the embedded engine with kernels whose rounding depends on the batch
+  coli-ab compare --json --out result > report.json
+      the report as JSON, all files in the directory result
+
+Ctrl-C ends the engine, keeps what was measured and reports on that; a second one stops at once.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "compare",
+        help="run the arms and give the verdict",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(run=run)
+    _add_subject_options(parser)
+    _add_plan_options(parser)
+    _add_output_options(parser)
+    _add_timeout_options(parser)
+
+
+def _add_subject_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is tested")
+    group.add_argument(
+        "--engine",
+        default="reference",
+        metavar="NAME[=PATH]",
+        help=f"engine: {', '.join(sorted(BINDINGS))}; with =PATH any executable that speaks its protocols"
+        " (default: %(default)s)",
+    )
+    group.add_argument(
+        "--model", type=Path, metavar="DIR", help="model directory (default: the engine's own)"
+    )
+    group.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="settings",
+        metavar="NAME=VALUE",
+        help="engine setting for all arms alike, in place of a pinned one or besides them; may be repeated",
+    )
+    group.add_argument(
+        "--context", type=_positive, metavar="TOKENS", help="context size (default: the engine's own)"
+    )
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is run")
+    group.add_argument(
+        "--scenario",
+        nargs="+",
+        action="extend",
+        metavar="NAME|FILE",
+        help=f"shipped scenario, path of a .toml file, or {ALL!r}; one or more"
+        f" (default: {' '.join(DEFAULT_SCENARIOS)})",
+    )
+    group.add_argument(
+        "--depth",
+        type=int,
+        default=DEFAULT_DEPTH,
+        metavar="K",
+        help="draft depth of the arms with speculation (default: %(default)s)",
+    )
+    group.add_argument(
+        "--repetitions",
+        type=int,
+        default=DEFAULT_REPETITIONS,
+        metavar="N",
+        help="runs of every cell; from 2 on each arm is also held against itself (default: %(default)s)",
+    )
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out", type=Path, metavar="DIR", help="new or empty run directory (default: runs/<time>-<random>)"
+    )
+    group.add_argument("--dry-run", action="store_true", help="say what would be run, and start nothing")
+    group.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits on waiting, in seconds")
+    helps = {
+        "start_timeout_s": "from the start of the process to its READY",
+        "first_output_timeout_s": "from a request to the first byte of its answer",
+        "progress_timeout_s": "between two pieces of an answer",
+        "turn_timeout_s": "from a request to the end of its turn",
+        "exit_timeout_s": "from the end of its input to the exit of the engine",
+    }
+    for name, text in helps.items():
+        group.add_argument(
+            f"--{name.removesuffix('_s').replace('_', '-')}",
+            dest=name,
+            type=_positive_seconds,
+            default=getattr(Timeouts(), name),
+            metavar="SECONDS",
+            help=f"{text} (default: %(default)g)",
+        )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    request = _read_request(arguments)
+    if arguments.dry_run:
+        write_result(render_dry_run(request.plan, request.launcher))
+        return 0
+    directory = _prepare(request, arguments.out)
+    interrupted = _measure(request, directory)
+    sys.stderr.write(f"run directory: {directory.path}\n")
+    report = analyze_run(directory.path)
+    print_report(report, as_json=arguments.json)
+    return EXIT_INTERRUPTED if interrupted else report.verdict.exit_status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """What the command line asks for."""
+
+    binding: Binding
+    model_dir: Path
+    scenarios: tuple[LoadedScenario, ...]
+    plan: Plan
+    launcher: EngineLauncher
+
+
+def _read_request(arguments: argparse.Namespace) -> _Request:
+    binding = find_binding(arguments.engine)
+    model_dir = arguments.model or binding.default_model_dir()
+    if model_dir is None:
+        raise UsageError(
+            f"the engine {arguments.engine!r} comes without a model", hint="name one with --model DIR"
+        )
+    scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
+    timeouts = Timeouts(**{field.name: getattr(arguments, field.name) for field in fields(Timeouts)})
+    plan = build_plan(
+        [loaded.scenario for loaded in scenarios],
+        engine=arguments.engine,
+        depth=arguments.depth,
+        repetitions=arguments.repetitions,
+        timeouts=timeouts,
+    )
+    launcher = EngineLauncher(
+        binding=binding,
+        model_dir=model_dir,
+        timeouts=timeouts,
+        overrides=_parse_settings(arguments.settings),
+        context_tokens=arguments.context,
+    )
+    return _Request(binding=binding, model_dir=model_dir, scenarios=scenarios, plan=plan, launcher=launcher)
+
+
+def _prepare(request: _Request, out: Path | None) -> RunDirectory:
+    """Check engine and model, then make the run directory and write down what will be run on what."""
+    engine, model = request.binding.fingerprint(), read_model_fingerprint(request.model_dir)
+    started = datetime.datetime.now(datetime.UTC)
+    run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    directory = create_run_directory(out, run_id=run_id)
+    directory.write_plan(request.plan)
+    for loaded in request.scenarios:
+        directory.write_scenario(loaded.scenario.name, loaded.files)
+    environment = read_environment(
+        run_id=run_id,
+        started_at=started.isoformat(timespec="seconds"),
+        command=tuple(sys.argv),
+        variables=os.environ,
+        engine=engine,
+        model=model,
+    )
+    directory.write_environment(environment)
+    return directory
+
+
+def _measure(request: _Request, directory: RunDirectory) -> bool:
+    """Run the plan; return True when it was interrupted."""
+    progress = open_progress(request.plan, sys.stderr)
+    with progress, request.launcher as launcher:
+        runner = Runner(request.plan, launcher, directory, observer=progress, wall_clock=_wall_clock)
+        try:
+            for _ in runner.run_plan():
+                pass
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def _wall_clock() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+
+
+def _parse_settings(texts: list[str]) -> Mapping[str, str]:
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"--set {text}: not NAME=VALUE", hint="for example --set CTX=8192")
+        if name in RESERVED_VARIABLES:
+            raise UsageError(
+                f"--set {text}: {name} names the private model directory of each process",
+                hint="name the model with --model DIR",
+            )
+        settings[name] = value
+    return settings
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return value
+
+
+def _positive_seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value

@@ -1,0 +1,99 @@
+"""From a run's records to its report, and onto the terminal. All of it can be done again at any time."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from engine_bindings.errors import RunDirectoryError
+from harness.cli.output import write_result
+from harness.comparison import compare
+from harness.environment import Environment
+from harness.metrics import collect_token_lengths, derive_metrics
+from harness.pairing import pair_cells
+from harness.report import Report, build_report
+from harness.rundir import RunDirectory, read_run
+from harness.verdict import judge
+from reports.json import render_json
+from reports.text import render_text
+
+COMPARISON = "comparison.json"
+VERDICT = "verdict.json"
+REPORT_JSON = "report.json"
+REPORT_TEXT = "report.txt"
+# report.txt and a stdout that is no terminal have one width, so that they are the same bytes everywhere.
+PLAIN_WIDTH = 110
+MAX_WIDTH = 140
+
+
+def analyze_run(path: Path) -> Report:
+    """Take a run's records through every stage after the measurement, and write what each gives.
+
+    Raises:
+        RunDirectoryError: there is no run at ``path``, or it cannot be read.
+    """
+    contents = read_run(path)
+    plan, records = contents.plan, contents.records
+    lengths = collect_token_lengths(records)
+    metrics = [derive_metrics(record, lengths) for record in records]
+    comparison = compare(plan, records, pair_cells(plan, records), metrics)
+    verdict = judge(plan, comparison)
+    report = build_report(plan, records, comparison, verdict, _describe_environment(contents.environment))
+    directory = RunDirectory(path)
+    directory.write_value(COMPARISON, comparison)
+    directory.write_value(VERDICT, verdict)
+    directory.write_text(REPORT_JSON, render_json(report))
+    directory.write_text(REPORT_TEXT, render_text(report, width=PLAIN_WIDTH, colour=False))
+    for note in contents.notes:
+        sys.stderr.write(f"coli-ab: {note}\n")
+    return report
+
+
+def read_report(path: Path) -> Report:
+    """Read a run's report.
+
+    Raises:
+        RunDirectoryError: there is none at ``path``, or it cannot be read.
+    """
+    file = path / REPORT_JSON
+    try:
+        return Report.from_json(file.read_bytes(), place=str(file))
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{file}: {error.strerror}", hint=f"if {path} is a run that was cut off: coli-ab analyze {path}"
+        ) from error
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Print a report on stdout: JSON, or text in the form that suits where stdout goes."""
+    if as_json:
+        write_result(render_json(report))
+    elif sys.stdout.isatty():
+        width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
+        write_result(render_text(report, width=width, colour=True))
+    else:
+        write_result(render_text(report, width=PLAIN_WIDTH, colour=False))
+
+
+def _describe_environment(environment: Environment) -> dict[str, str]:
+    """Return the circumstances in the order and words of the report."""
+    engine, model = environment.engine, environment.model
+    sampled = ", sampled" if model.weights_sampled else ""
+    memory = environment.memory_bytes
+    rows = {
+        "run": environment.run_id,
+        "started": environment.started_at,
+        "coli-ab": environment.version,
+        "engine": f"{engine.name} {engine.version or ''}".rstrip()
+        + f" ({engine.digest[:16]}) at {engine.source}",
+        "model": f"{model.directory} ({model.weights_bytes:,} bytes of weights{sampled})",
+        "model digests": f"weights {model.weights_digest[:16]}, config {model.config_digest[:16]},"
+        f" tokenizer {model.tokenizer_digest[:16]}",
+        "machine": f"{environment.cpu}, {environment.cpu_count} CPUs"
+        + ("" if memory is None else f", {memory / 2**30:.0f} GiB"),
+        "system": f"{environment.operating_system}, Python {environment.python}",
+    }
+    if environment.load_average is not None:
+        rows["load before"] = f"{environment.load_average:.2f}"
+    if environment.removed_variables:
+        rows["kept from the engine"] = ", ".join(environment.removed_variables)
+    return rows

@@ -1,0 +1,1 @@
+"""Carries bytes to and from engines: processes, pipes, and the two stdio sessions."""

@@ -1,0 +1,98 @@
+"""A session in chat mode: exact prompts or typed lines, answers without frames."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine_bindings.errors import EngineRefusedError
+from engine_bindings.wire.chat_protocol import ChatClient
+from engine_bindings.wire.events import Text, TurnEnd
+from harness.drivers.answer import Answer
+from harness.drivers.base import Transport, TurnRequest
+from harness.drivers.stderr_log import StderrLog
+from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
+from harness.drivers.turn_counts import TurnCounts
+from harness.drivers.waits import Waits
+from harness.plan import Timeouts
+
+# The count of decode forwards is printed after the end of the turn, when the client already has its answer.
+FORWARDS_GRACE_S = 2.0
+
+
+class ChatSession(StdioSession):
+    """Chat mode: one turn at a time, one reply for each request, in order."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        log: StderrLog,
+        timeouts: Timeouts,
+        *,
+        on_output: OutputCallback = ignore_output,
+        forwards_grace_s: float = FORWARDS_GRACE_S,
+    ) -> None:
+        super().__init__(transport, log, timeouts, on_output=on_output)
+        self._client: ChatClient = ChatClient()
+        self._typed = False
+        self._line_running = False
+        self._forwards_grace_s = forwards_grace_s
+        self._forwards_missed = False
+
+    def begin_conversation(self) -> None:
+        """Reset the context when lines were typed into it; exact prompts name their whole context."""
+        if not self._typed:
+            return
+        place = "reset between conversations"
+        waits = Waits(self._timeouts, self._transport.now_ns, place=place)
+        waits.begin("turn-timeout")
+        self._transport.send(self._client.encode_reset())
+        while not any(isinstance(event, TurnEnd) for event in self._receive(waits, place)[1]):
+            pass
+        self._typed = False
+
+    def _encode(self, request: TurnRequest) -> bytes:
+        self._line_running = request.line is not None
+        if request.line is not None:
+            self._typed = True
+            return self._client.encode_line(request.line)
+        return self._client.encode_prompt(
+            request.prompt,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+        )
+
+    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+        answer.add_text(at_ns, b"".join(event.data for event in events if isinstance(event, Text)))
+        for event in events:
+            if isinstance(event, TurnEnd):
+                return self._end_turn(at_ns, event, place)
+        return None
+
+    def _end_turn(self, at_ns: int, event: TurnEnd, place: str) -> Ending:
+        stat = event.stat
+        if not self._line_running and not stat.prompt_tokens:
+            raise EngineRefusedError(
+                f"{place}: the engine rejected the prompt (STAT with 0 prompt tokens)",
+                hint="its last stderr lines may say why; the prompt may be longer than the context",
+            )
+        return Ending(
+            done_ns=at_ns, stat=stat, prompt_tokens=None if self._line_running else stat.prompt_tokens
+        )
+
+    def _stop(self) -> None:
+        self._transport.interrupt()
+
+    def _read_counts(self, ending: Ending) -> TurnCounts:
+        """Wait for the line with the forwards, which comes after the end of the turn, and take the counts.
+
+        Once it failed to come in time, later lines could belong to an earlier turn: none is believed
+        any more.
+        """
+        counts = super()._read_counts(ending)
+        deadline_ns = self._transport.now_ns() + round(self._forwards_grace_s * 1e9)
+        expected = bool(ending.stat.emitted_tokens) and not self._forwards_missed
+        while expected and counts.forwards is None and self._transport.wait_stderr(deadline_ns):
+            for event in self._log.take_events():
+                counts = counts.add(event)
+        self._forwards_missed |= expected and counts.forwards is None
+        return replace(counts, forwards=None) if self._forwards_missed else counts

@@ -1,0 +1,23 @@
+"""A private model directory for one engine process: links to the model's files, no saved state."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+# Engines keep saved conversations and usage counts under this prefix and read them at the next start.
+STATE_PREFIX = ".coli_"
+
+
+@contextmanager
+def private_model_directory(model_dir: Path) -> Iterator[Path]:
+    """Yield a new directory with links to the files of ``model_dir``; remove it afterwards."""
+    private = Path(tempfile.mkdtemp(prefix="coli-ab-model-"))
+    try:
+        for path in model_dir.absolute().iterdir():
+            if not path.name.startswith(STATE_PREFIX):
+                (private / path.name).symlink_to(path)
+        yield private
+    finally:
+        shutil.rmtree(private, ignore_errors=True)

@@ -1,0 +1,99 @@
+"""A session in serve mode: framed tokens with request ids."""
+
+from collections.abc import Sequence
+
+from engine_bindings.errors import EngineRefusedError
+from engine_bindings.wire.events import (
+    BAD_REQUEST,
+    CONTEXT_EXCEEDED,
+    NOT_FOUND,
+    Accepted,
+    Data,
+    Done,
+    Refused,
+    TurnProfile,
+)
+from engine_bindings.wire.mux_protocol import MuxClient
+from harness.drivers.answer import Answer
+from harness.drivers.base import Transport, TurnRequest
+from harness.drivers.stderr_log import StderrLog
+from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
+from harness.plan import Timeouts
+
+
+class ServeSession(StdioSession):
+    """Serve mode with one request at a time on slot 0."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        log: StderrLog,
+        timeouts: Timeouts,
+        *,
+        on_output: OutputCallback = ignore_output,
+    ) -> None:
+        super().__init__(transport, log, timeouts, on_output=on_output)
+        self._client: MuxClient = MuxClient()
+        self._request_id = 0
+        self._accepted_ns: int | None = None
+        self._forwards: int | None = None
+
+    def begin_conversation(self) -> None:
+        """Do nothing: every request names its whole context."""
+
+    def _encode(self, request: TurnRequest) -> bytes:
+        self._request_id += 1
+        self._accepted_ns = self._forwards = None
+        return self._client.encode_submit(
+            request_id=self._request_id,
+            prompt=request.prompt,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+        )
+
+    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+        tokens = []
+        ending = None
+        for event in events:
+            match event:
+                case Data():
+                    tokens.append(event.payload)
+                case Accepted():
+                    self._accepted_ns = at_ns
+                case TurnProfile():
+                    self._forwards = event.profile.forwards
+                case Refused(code=code) if code == NOT_FOUND:
+                    pass  # a STOP that crossed with the end of its turn
+                case Refused():
+                    raise _refusal(event, place)
+                case Done():
+                    ending = self._end_turn(at_ns, event)
+                case _:
+                    pass
+        answer.add_tokens(at_ns, tokens)
+        return ending
+
+    def _end_turn(self, at_ns: int, done: Done) -> Ending:
+        return Ending(
+            done_ns=at_ns,
+            stat=done.stat,
+            accepted_ns=self._accepted_ns,
+            prompt_tokens=done.stat.prompt_tokens,
+            forwards=self._forwards,
+        )
+
+    def _stop(self) -> None:
+        self._transport.send(self._client.encode_stop(self._request_id))
+
+
+def _refusal(event: Refused, place: str) -> EngineRefusedError:
+    answer = " ".join((event.code, *event.arguments))
+    hint = _REFUSAL_HINTS.get(event.code, "its last stderr lines may say why")
+    return EngineRefusedError(f"{place}: the engine refused it: ERROR {answer}", hint=hint)
+
+
+_REFUSAL_HINTS = {
+    CONTEXT_EXCEEDED: "the prompt is longer than the context; raise it with --context TOKENS",
+    BAD_REQUEST: "the engine could not read the request, or takes no such values",
+}

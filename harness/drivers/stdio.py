@@ -1,0 +1,248 @@
+"""What chat and serve sessions share: the start, a turn from request to record, the end, and errors."""
+
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine_bindings.errors import (
+    EngineDiedError,
+    EngineGarbageError,
+    EngineRefusedError,
+    EngineStartError,
+    WrongProtocolError,
+)
+from engine_bindings.wire.chat_protocol import ChatClient
+from engine_bindings.wire.counts import Stat
+from engine_bindings.wire.errors import LocalProtocolError, RemoteProtocolError, WrongProtocol
+from engine_bindings.wire.events import Banner, ChatReply, MuxReply
+from engine_bindings.wire.mux_protocol import MuxClient
+from engine_bindings.wire.stderr_lines import KvResumed
+from harness.drivers.answer import Answer
+from harness.drivers.base import EngineStart, Transport, TurnRequest
+from harness.drivers.stderr_log import StderrLog
+from harness.drivers.turn_counts import TurnCounts
+from harness.drivers.waits import Waits
+from harness.plan import Timeouts
+from harness.transcript import Finish, TurnRecord
+
+# The rest is in the stderr file; a failure in a report shows these.
+TAIL_LINES = 20
+
+OutputCallback = Callable[[int], None]
+Reply = ChatReply | MuxReply
+
+
+def ignore_output(tokens: int) -> None:
+    """Do nothing when output arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a turn ended on the wire. None where the path does not say."""
+
+    done_ns: int
+    stat: Stat
+    prompt_tokens: int | None = None
+    accepted_ns: int | None = None
+    forwards: int | None = None
+
+
+class StdioSession(ABC):
+    """One engine process spoken to over stdin and stdout.
+
+    ``on_output`` hears of every piece of an answer with the tokens in it, or 1 where tokens are not shown.
+    """
+
+    _client: ChatClient | MuxClient
+
+    def __init__(
+        self,
+        transport: Transport,
+        log: StderrLog,
+        timeouts: Timeouts,
+        *,
+        on_output: OutputCallback = ignore_output,
+    ) -> None:
+        self._transport = transport
+        self._log = log
+        self._timeouts = timeouts
+        self._on_output = on_output
+
+    @abstractmethod
+    def _encode(self, request: TurnRequest) -> bytes:
+        """Return the bytes that ask for a turn. Raises LocalProtocolError when the protocol has none."""
+
+    @abstractmethod
+    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+        """Take events into the answer; return the ending when they hold it."""
+
+    @abstractmethod
+    def _stop(self) -> None:
+        """Ask the engine to end the running turn."""
+
+    @abstractmethod
+    def begin_conversation(self) -> None:
+        """Forget typed context, if there is any."""
+
+    def start(self) -> EngineStart:
+        """Wait for the READY block. Nothing is sent before it has proved the right protocol."""
+        waits = Waits(self._timeouts, self._transport.now_ns, place="start")
+        waits.begin("start-timeout")
+        banner: list[str] = []
+        while not self._client.ready:
+            _, events = self._receive(waits, "start")
+            banner += (event.line for event in events if isinstance(event, Banner))
+        self._transport.drain_stderr()
+        resumed = [event.tokens for event in self._log.take_events() if isinstance(event, KvResumed)]
+        return EngineStart(
+            protocol=self._client.protocol,
+            banner=tuple(banner),
+            kv_resumed_tokens=sum(resumed) if resumed else None,
+        )
+
+    def run_turn(self, request: TurnRequest) -> TurnRecord:
+        """Ask for one turn and return all that was seen of it."""
+        self._transport.drain_stderr()
+        self._log.take_events()
+        try:
+            data = self._encode(request)
+        except LocalProtocolError as error:
+            raise EngineRefusedError(f"{request.place}: the protocol cannot carry it: {error}") from error
+        answer = Answer(request.stop, max_tokens=request.max_tokens)
+        waits = Waits(self._timeouts, self._transport.now_ns, place=request.place)
+        waits.begin("turn-timeout")
+        waits.begin("first-output-timeout")
+        sent_ns = self._transport.now_ns()
+        self._transport.send(data)
+        ending = self._read_answer(answer, waits, request.place)
+        self._transport.drain_stderr()
+        return _build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+
+    def end(self) -> int:
+        """Close the engine's input and wait for its exit."""
+        waits = Waits(self._timeouts, self._transport.now_ns, place="end of the cell")
+        waits.begin("exit-timeout")
+        status = self._transport.end(waits.deadline_ns)
+        if status is None:
+            self._transport.kill()
+            raise waits.timeout_error()
+        if status != 0:
+            raise EngineDiedError(
+                f"the engine ended with {describe_exit(status)} after its last turn",
+                hint="the end of its input should end it with status 0",
+            )
+        return status
+
+    def kill(self) -> int | None:
+        """End the engine's process group at once."""
+        return self._transport.kill()
+
+    def now_ns(self) -> int:
+        """Return the time since the process was started."""
+        return self._transport.now_ns()
+
+    def stderr_tail(self) -> tuple[str, ...]:
+        """Return the last lines of stderr."""
+        return self._log.tail_lines(TAIL_LINES)
+
+    def _read_answer(self, answer: Answer, waits: Waits, place: str) -> Ending:
+        asked_to_stop = False
+        while True:
+            at_ns, events = self._receive(waits, place)
+            before = len(answer.deliveries)
+            ending = self._take(at_ns, events, answer, place)
+            if len(answer.deliveries) > before:
+                waits.note_output()
+                self._on_output(answer.deliveries[-1].tokens or 1)
+            if ending is not None:
+                return ending
+            if answer.is_endless:
+                raise EngineGarbageError(
+                    f"{place}: no end of the turn after {len(answer.raw)} bytes"
+                    f" in {len(answer.deliveries)} pieces",
+                    hint="that is far more than its cap allows; the engine does not stop",
+                )
+            if answer.stopped and not asked_to_stop:
+                self._stop()
+                asked_to_stop = True
+
+    def _read_counts(self, ending: Ending) -> TurnCounts:  # noqa: ARG002 - chat mode needs it
+        """Return what stderr said of the turn that has just ended."""
+        counts = TurnCounts()
+        for event in self._log.take_events():
+            counts = counts.add(event)
+        return counts
+
+    def _receive(self, waits: Waits, place: str) -> tuple[int, list[Reply]]:
+        arrival = self._transport.receive(waits.deadline_ns)
+        if arrival is None:
+            raise waits.timeout_error()
+        if not arrival.data:
+            raise self._early_end(place)
+        self._client.receive_data(arrival.data)
+        try:
+            return arrival.at_ns, list(self._client.events())
+        except WrongProtocol as error:
+            raise WrongProtocolError(
+                expected=error.expected, seen=error.seen, evidence=error.evidence
+            ) from error
+        except RemoteProtocolError as error:
+            raise EngineGarbageError(
+                f"{place}: the engine's output breaks the protocol: {error}",
+                hint="only the engine may write to its stdout; look for a print in a wrapper or a library",
+            ) from error
+
+    def _early_end(self, place: str) -> EngineDiedError | EngineStartError:
+        waits = Waits(self._timeouts, self._transport.now_ns, place=place)
+        waits.begin("exit-timeout")
+        status = self._transport.end(waits.deadline_ns)
+        how = "closed its stdout" if status is None else f"ended with {describe_exit(status)}"
+        if not self._client.ready:
+            return EngineStartError(
+                f"the engine {how} before it was ready", hint="its last stderr lines say why"
+            )
+        return EngineDiedError(f"{place}: the engine {how}", hint="its last stderr lines may say why")
+
+
+def describe_exit(status: int) -> str:
+    """Return an exit status in words: a number, or the name of the signal.
+
+    >>> describe_exit(-11)
+    'signal SIGSEGV'
+    """
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"
+
+
+def _build_record(
+    request: TurnRequest, answer: Answer, ending: Ending, counts: TurnCounts, sent_ns: int
+) -> TurnRecord:
+    finish: Finish = "length" if ending.stat.length_limited else "stop"
+    return TurnRecord(
+        conversation=request.conversation,
+        turn=request.turn,
+        entry="prompt" if request.line is None else "line",
+        prompt=request.prompt if request.line is None else request.line,
+        text=answer.visible_text(),
+        deliveries=tuple(answer.deliveries),
+        sent_ns=sent_ns,
+        accepted_ns=ending.accepted_ns,
+        done_ns=ending.done_ns,
+        emitted_tokens=ending.stat.emitted_tokens,
+        prompt_tokens=ending.prompt_tokens,
+        cached_tokens=counts.cached_tokens,
+        prefill_tokens=counts.prefill_tokens,
+        forwards=counts.forwards if ending.forwards is None else ending.forwards,
+        drafted_tokens=counts.drafted_tokens,
+        accepted_tokens=counts.accepted_tokens,
+        length_limited=ending.stat.length_limited,
+        finish="stop-string" if answer.stopped else finish,
+        engine_tokens_per_s=ending.stat.tokens_per_s,
+        drafts_paused=counts.drafts_paused,
+        token_lengths=tuple(answer.token_lengths) if ending.accepted_ns is not None else None,
+    )

@@ -1,0 +1,39 @@
+"""What an engine's stderr says about one turn."""
+
+from dataclasses import dataclass, replace
+
+from engine_bindings.wire.stderr_lines import (
+    DecodeForwards,
+    DraftsPaused,
+    PrefixReuse,
+    SpeculationCounts,
+    StderrEvent,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCounts:
+    """Counts of one turn; None where stderr said nothing."""
+
+    cached_tokens: int | None = None
+    prefill_tokens: int | None = None
+    forwards: int | None = None
+    drafted_tokens: int | None = None
+    accepted_tokens: int | None = None
+    drafts_paused: int = 0
+
+    def add(self, event: StderrEvent) -> "TurnCounts":
+        """Return the counts with one more line of stderr taken in."""
+        match event:
+            case PrefixReuse():
+                return replace(self, cached_tokens=event.cached_tokens, prefill_tokens=event.prefill_tokens)
+            case DecodeForwards():
+                return replace(self, forwards=event.forwards)
+            case SpeculationCounts():
+                return replace(
+                    self, drafted_tokens=event.drafted_tokens, accepted_tokens=event.accepted_tokens
+                )
+            case DraftsPaused():
+                return replace(self, drafts_paused=self.drafts_paused + 1)
+            case _:
+                return self

@@ -1,0 +1,88 @@
+"""On what a run was made: machine, versions, engine and model."""
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_bindings.binding import is_engine_variable
+from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint, read_version
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The record in environment.json.
+
+    Attributes:
+        run_id: name of the run.
+        started_at: time of day, ISO 8601.
+        version: of this tool.
+        command: its command line.
+        removed_variables: engine variables that were set outside and kept from the engine; names only.
+        load_average: of the last minute, before the first cell.
+    """
+
+    run_id: str
+    started_at: str
+    version: str
+    command: tuple[str, ...]
+    python: str
+    operating_system: str
+    machine: str
+    cpu: str
+    cpu_count: int
+    memory_bytes: int | None
+    load_average: float | None
+    removed_variables: tuple[str, ...]
+    engine: EngineFingerprint
+    model: ModelFingerprint
+
+
+def read_environment(
+    *,
+    run_id: str,
+    started_at: str,
+    command: tuple[str, ...],
+    variables: Mapping[str, str],
+    engine: EngineFingerprint,
+    model: ModelFingerprint,
+) -> Environment:
+    """Read the machine's part and put the record together."""
+    return Environment(
+        run_id=run_id,
+        started_at=started_at,
+        version=read_version(),
+        command=command,
+        python=platform.python_version(),
+        operating_system=platform.platform(),
+        machine=platform.machine(),
+        cpu=_read_cpu_name(),
+        cpu_count=os.cpu_count() or 1,
+        memory_bytes=_read_memory_bytes(),
+        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        removed_variables=tuple(sorted(filter(is_engine_variable, variables))),
+        engine=engine,
+        model=model,
+    )
+
+
+def _read_cpu_name() -> str:
+    try:
+        lines = CPU_INFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def _read_memory_bytes() -> int | None:
+    if sys.platform == "win32":
+        return None
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None

@@ -1,0 +1,134 @@
+"""The run directory: what is written where, and reading it back, also after the harness was killed."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from engine_bindings.errors import RunDirectoryError, UsageError
+from harness.environment import Environment
+from harness.plan import CellSpec, Plan
+from harness.record_json import from_json, to_json
+from harness.transcript import CellRecord
+
+PLAN = "plan.json"
+ENVIRONMENT = "environment.json"
+CELLS = "cells.jsonl"
+
+
+def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("runs")) -> "RunDirectory":
+    """Create the directory of a new run: ``out``, or ``runs/<run_id>``.
+
+    Raises:
+        UsageError: ``out`` exists and is not an empty directory, or cannot be made.
+    """
+    path = runs / run_id if out is None else out
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        occupied = any(path.iterdir())
+    except OSError as error:
+        raise UsageError(f"cannot make the run directory {str(path)!r}: {error.strerror}") from error
+    if occupied:
+        raise UsageError(
+            f"the run directory {str(path)!r} is not empty",
+            hint="a run is never written over; name a new one",
+        )
+    return RunDirectory(path)
+
+
+class RunDirectory:
+    """Writes the files of one run. A write replaces a whole file, but for the cells, which are appended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write what will be run."""
+        self.write_text(PLAN, to_json(plan, indent=2))
+
+    def write_environment(self, environment: Environment) -> None:
+        """Write on what it is run."""
+        self.write_text(ENVIRONMENT, to_json(environment, indent=2))
+
+    def write_scenario(self, name: str, files: Mapping[str, str]) -> None:
+        """Write a copy of a scenario: its file and those it reads, by their relative names."""
+        for file, text in files.items():
+            self.write_text(f"scenarios/{name}/{file}", text)
+
+    def write_value(self, name: str, value: object) -> None:
+        """Write the value of one stage as JSON."""
+        self.write_text(name, to_json(value, indent=2))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a text file, complete or not at all."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
+        part.replace(path)
+
+    def append_cell(self, record: CellRecord) -> None:
+        """Append one record and wait until it is on the disk."""
+        with (self.path / CELLS).open("ab") as file:
+            file.write(record.to_json().encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+        """Open the file for the stderr of a cell's engine."""
+        path = self.path / self.stderr_name(spec)
+        path.parent.mkdir(exist_ok=True)
+        return path.open("wb")
+
+    def stderr_name(self, spec: CellSpec) -> str:
+        """Return that file's path inside the run directory."""
+        return f"stderr/{spec.arm.path}-{spec.arm.depth}.{spec.scenario}.{spec.repetition}.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunContents:
+    """A run read back. ``notes`` say what is missing from it."""
+
+    path: Path
+    plan: Plan
+    environment: Environment
+    records: tuple[CellRecord, ...]
+    notes: tuple[str, ...]
+
+
+def read_run(path: Path) -> RunContents:
+    """Read what a run measured.
+
+    Raises:
+        RunDirectoryError: there is no run at ``path``, or a file of it is broken.
+    """
+    plan = from_json(Plan, _read_file(path, PLAN), place=str(path / PLAN))
+    environment = from_json(Environment, _read_file(path, ENVIRONMENT), place=str(path / ENVIRONMENT))
+    records, notes = _read_cells(path)
+    missing = len(plan.cells) - len(records)
+    if missing > 0:
+        notes += (f"{missing} of {len(plan.cells)} cells were not run",)
+    return RunContents(path=path, plan=plan, environment=environment, records=records, notes=notes)
+
+
+def _read_cells(path: Path) -> tuple[tuple[CellRecord, ...], tuple[str, ...]]:
+    if not (path / CELLS).exists():
+        return (), ()
+    *lines, rest = _read_file(path, CELLS).split(b"\n")
+    records = tuple(
+        CellRecord.from_json(line, place=f"{path / CELLS} line {number}")
+        for number, line in enumerate(lines, start=1)
+    )
+    notes = (f"{CELLS}: the last line was cut short and is left out",) if rest else ()
+    return records, notes
+
+
+def _read_file(path: Path, name: str) -> bytes:
+    try:
+        return (path / name).read_bytes()
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{path / name}: {error.strerror}",
+            hint="name the directory of a run, for example one below runs/",
+        ) from error

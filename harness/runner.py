@@ -1,0 +1,205 @@
+"""Runs a plan: one engine process a cell, one record a cell. The only stage that touches engines."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import BinaryIO, Protocol
+
+from engine_bindings.binding import Launch
+from engine_bindings.errors import ColiAbError, EngineError
+from harness.drivers.base import EngineSession, EngineStart, TurnRequest
+from harness.plan import Arm, CellSpec, Plan
+from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_prompt
+from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure, TurnRecord
+
+NOT_RUN = Failure(
+    code="not-run",
+    message="not run: the engine of no arm became ready",
+    hint="the first cell of each arm says why",
+)
+INTERRUPTED = Failure(code=INTERRUPTED_CODE, message="interrupted before its last turn", hint="run it again")
+
+
+class Launcher(Protocol):
+    """Starts engines; see :class:`harness.drivers.launcher.EngineLauncher`."""
+
+    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
+        """Return how the engine of an arm is started."""
+
+    def open(
+        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+    ) -> AbstractContextManager[EngineSession]:
+        """Start it; leaving the block ends what still runs of it."""
+
+
+class RecordSink(Protocol):
+    """Where records and stderr go; see :class:`harness.rundir.RunDirectory`."""
+
+    def append_cell(self, record: CellRecord) -> None:
+        """Keep a record for good."""
+
+    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+        """Open the file for the stderr of a cell's engine."""
+
+    def stderr_name(self, spec: CellSpec) -> str:
+        """Return that file's path inside the run directory."""
+
+
+class Observer(Protocol):
+    """Hears how the run goes on."""
+
+    def cell_started(self, spec: CellSpec) -> None:
+        """Take note that a cell begins."""
+
+    def output_arrived(self, tokens: int) -> None:
+        """Take note of a piece of an answer."""
+
+    def turn_ended(self, record: TurnRecord, cap_tokens: int) -> None:
+        """Take note of the end of a turn that might have taken ``cap_tokens``."""
+
+    def cell_ended(self, record: CellRecord) -> None:
+        """Take note that a cell ended and its record is on disk."""
+
+
+@dataclass(kw_only=True)
+class _Cell:
+    """What is known of a cell while it runs."""
+
+    spec: CellSpec
+    started_at: str
+    start: EngineStart | None = None
+    ready_ns: int | None = None
+    ended_ns: int | None = None
+    turns: list[TurnRecord] = field(default_factory=list)
+    failure: Failure | None = None
+    exit_code: int | None = None
+
+
+class Runner:
+    """Runs the cells of a plan in its order.
+
+    ``wall_clock`` returns the time of day as ISO 8601 text; it is only recorded, never measured with.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        launcher: Launcher,
+        sink: RecordSink,
+        *,
+        observer: Observer,
+        wall_clock: Callable[[], str],
+    ) -> None:
+        self._plan = plan
+        self._launcher = launcher
+        self._sink = sink
+        self._observer = observer
+        self._wall_clock = wall_clock
+
+    def run_plan(self) -> Iterator[CellRecord]:
+        """Yield the record of each cell once it is on disk.
+
+        When the engine of no arm became ready, the cells that are left are recorded as not run: starting a
+        large model takes many minutes, and it would fail again.
+
+        Raises:
+            KeyboardInterrupt: after the interrupted cell has been recorded with the turns so far.
+        """
+        unready: set[Arm] = set()
+        any_ready = False
+        for spec in self._plan.cells:
+            if not any_ready and unready == set(self._plan.arms):
+                yield self._keep(
+                    self._build_record(_Cell(spec=spec, started_at=self._wall_clock(), failure=NOT_RUN))
+                )
+                continue
+            record = self._keep(self._run_cell(spec))
+            yield record
+            if record.failure == INTERRUPTED:
+                raise KeyboardInterrupt
+            any_ready |= record.ready_ns is not None
+            if record.ready_ns is None:
+                unready.add(spec.arm)
+
+    def _keep(self, record: CellRecord) -> CellRecord:
+        self._sink.append_cell(record)
+        self._observer.cell_ended(record)
+        return record
+
+    def _run_cell(self, spec: CellSpec) -> CellRecord:
+        scenario = self._plan.scenario(spec.scenario)
+        cell = _Cell(spec=spec, started_at=self._wall_clock())
+        self._observer.cell_started(spec)
+        try:
+            with self._sink.open_stderr(spec) as stderr_file:
+                opened = self._launcher.open(
+                    spec.arm, scenario, stderr_file=stderr_file, on_output=self._observer.output_arrived
+                )
+                with opened as session:
+                    self._measure(cell, scenario, session)
+        except EngineError as error:
+            cell.failure = _failure(error)
+        except KeyboardInterrupt:
+            cell.failure = INTERRUPTED
+        return self._build_record(cell)
+
+    def _measure(self, cell: _Cell, scenario: Scenario, session: EngineSession) -> None:
+        """Run all turns. An engine's error becomes the cell's failure; the turns so far stay."""
+        try:
+            cell.start = session.start()
+            cell.ready_ns = session.now_ns()
+            for conversation in scenario.conversations:
+                self._run_conversation(cell, scenario, conversation, session)
+            session.end()
+        except EngineError as error:
+            cell.exit_code = session.kill()
+            cell.failure = _failure(error, session.stderr_tail())
+        else:
+            cell.exit_code = 0
+        finally:
+            cell.ended_ns = session.now_ns()
+
+    def _run_conversation(
+        self, cell: _Cell, scenario: Scenario, conversation: Conversation, session: EngineSession
+    ) -> None:
+        session.begin_conversation()
+        answers: list[bytes] = []
+        for index, turn in enumerate(conversation.turns):
+            typed = scenario.entry == "line" and cell.spec.arm.path == "chat"
+            request = TurnRequest(
+                conversation=conversation.id,
+                turn=index,
+                prompt=build_turn_prompt(conversation, answers, index),
+                line=build_turn_line(conversation, index) if typed else None,
+                max_tokens=turn.max_tokens,
+                temperature=scenario.temperature,
+                top_p=scenario.top_p,
+                stop=turn.stop,
+            )
+            record = session.run_turn(request)
+            cell.turns.append(record)
+            answers.append(record.text)
+            self._observer.turn_ended(record, turn.max_tokens)
+
+    def _build_record(self, cell: _Cell) -> CellRecord:
+        launch = self._launcher.launch(cell.spec.arm, self._plan.scenario(cell.spec.scenario))
+        start = cell.start
+        return CellRecord(
+            spec=cell.spec,
+            started_at=cell.started_at,
+            argv=launch.argv,
+            pins=launch.pins,
+            banner=start.banner if start else (),
+            protocol=start.protocol if start else None,
+            ready_ns=cell.ready_ns,
+            ended_ns=cell.ended_ns,
+            kv_resumed_tokens=start.kv_resumed_tokens if start else None,
+            turns=tuple(cell.turns),
+            failure=cell.failure,
+            exit_code=cell.exit_code,
+            engine_stderr_file=self._sink.stderr_name(cell.spec),
+        )
+
+
+def _failure(error: ColiAbError, stderr_tail: Sequence[str] = ()) -> Failure:
+    return Failure(code=error.code, message=error.message, hint=error.hint, stderr_tail=tuple(stderr_tail))

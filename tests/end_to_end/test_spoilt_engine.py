@@ -1,0 +1,120 @@
+"""The embedded engine behind wrappers that spoil one thing, which the verdict has to find."""
+
+from pathlib import Path
+
+from harness.report import Report
+from harness.rundir import read_run
+from tests.end_to_end.comparisons import Compare, WriteWrapper
+
+NO_DRAFTS = """
+os.environ["DRAFT"] = "0"
+os.execv(ENGINE[0], ENGINE)
+"""
+
+ALWAYS_DRAFTS = """
+os.environ["DRAFT"] = "2"
+os.execv(ENGINE[0], ENGINE)
+"""
+
+ALWAYS_CHAT = """
+os.environ.pop("SERVE_BATCH")
+os.execv(ENGINE[0], ENGINE)
+"""
+
+PRINTS_TO_STDOUT = """
+if os.environ["SERVE_BATCH"] == "1":
+    process = subprocess.Popen(ENGINE, stdout=subprocess.PIPE)
+    for line in process.stdout:
+        sys.stdout.buffer.write(line)
+        if line.startswith(b"ACCEPT"):
+            sys.stdout.buffer.write(b"debug: accepted a request\\n")
+        sys.stdout.buffer.flush()
+    sys.exit(process.wait())
+os.execv(ENGINE[0], ENGINE)
+"""
+
+# Changes the fifth token of the first answer of the arm serve/3, byte for byte of the same length.
+CHANGED_ANSWER = """
+if (os.environ["SERVE_BATCH"], os.environ["DRAFT"]) != ("1", "3"):
+    os.execv(ENGINE[0], ENGINE)
+process = subprocess.Popen(ENGINE, stdout=subprocess.PIPE)
+frames = 0
+while line := process.stdout.readline():
+    if line.startswith(b"DATA"):
+        frames += 1
+        payload = process.stdout.read(int(line.split()[2]) + 1)
+        line += b"#" * (len(payload) - 1) + payload[-1:] if frames == 5 else payload
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+sys.exit(process.wait())
+"""
+
+
+def test_drafts_forced_off_make_the_on_arms_void(
+    compare: Compare, write_wrapper: WriteWrapper, tmp_path: Path
+) -> None:
+    done = compare(tmp_path / "run", "--engine", write_wrapper(NO_DRAFTS), "--repetitions", "1", "--json")
+
+    report = Report.from_json(done.stdout)
+    assert done.returncode in {3, 4}
+    assert [(row.arm.label, row.state) for row in report.arms] == [
+        ("chat/0", "off"),
+        ("chat/3", "void"),
+        ("serve/0", "off"),
+        ("serve/3", "void"),
+    ]
+
+
+def test_drafts_forced_on_make_the_off_arms_void(
+    compare: Compare, write_wrapper: WriteWrapper, tmp_path: Path
+) -> None:
+    done = compare(tmp_path / "run", "--engine", write_wrapper(ALWAYS_DRAFTS), "--repetitions", "1", "--json")
+
+    report = Report.from_json(done.stdout)
+    assert done.returncode in {3, 4}
+    assert [row.arm.label for row in report.arms if row.state == "void"] == ["chat/0", "serve/0"]
+
+
+def test_changed_token_fails_the_contrasts_of_its_arm_at_its_position(
+    compare: Compare, write_wrapper: WriteWrapper, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    done = compare(out, "--engine", write_wrapper(CHANGED_ANSWER), "--json")
+
+    report = Report.from_json(done.stdout)
+    assert (done.returncode, report.verdict.status) == (1, "fail")
+    states = {item.contrast.name: item.state for item in report.comparison.contrasts}
+    assert {name for name, state in states.items() if state == "different"} == {
+        "path on",
+        "speculation serve",
+    }
+    changed = next(record for record in read_run(out).records if record.spec.arm.label == "serve/3")
+    lengths = changed.turns[0].token_lengths
+    assert lengths is not None
+    place = f"byte {sum(lengths[:4])}, token 4"
+    assert f"short, talk, turn 1, tokens at {place}" in report.verdict.sentence
+    assert any("serve/3 is the odd one out" in reason for reason in report.verdict.reasons)
+
+
+def test_engine_that_speaks_chat_when_serve_was_asked_is_named(
+    compare: Compare, write_wrapper: WriteWrapper, tmp_path: Path
+) -> None:
+    done = compare(tmp_path / "run", "--engine", write_wrapper(ALWAYS_CHAT), "--repetitions", "1")
+
+    assert done.returncode == 4
+    records = read_run(tmp_path / "run").records
+    codes = {record.spec.arm.label: record.failure and record.failure.code for record in records}
+    assert codes == {"chat/0": None, "chat/3": None, "serve/0": "wrong-protocol", "serve/3": "wrong-protocol"}
+    assert "TIERS" in done.stdout
+
+
+def test_debug_print_on_stdout_is_named_with_its_place(
+    compare: Compare, write_wrapper: WriteWrapper, tmp_path: Path
+) -> None:
+    done = compare(tmp_path / "run", "--engine", write_wrapper(PRINTS_TO_STDOUT), "--repetitions", "1")
+
+    assert done.returncode == 4
+    failure = next(r.failure for r in read_run(tmp_path / "run").records if r.spec.arm.label == "serve/0")
+    assert failure is not None
+    assert failure.code == "engine-garbage"
+    assert "debug: accepted a request" in failure.message

@@ -1,0 +1,67 @@
+"""What is left when a run is interrupted or killed: its records, and no process of the engine."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from harness.rundir import read_run
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@dataclass
+class HungRun:
+    """A comparison whose third cell hangs. ``pipe`` reaches its end when that cell's engine is gone."""
+
+    harness: "subprocess.Popen[bytes]"
+    engine_pid: int
+    pipe: IO[str]
+    out: Path
+
+
+@pytest.fixture
+def hung_run(tmp_path: Path, compare_arguments: Callable[..., list[str]]) -> Iterator[HungRun]:
+    path = tmp_path / "hang.pipe"
+    os.mkfifo(path)
+    command = [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main(sys.argv[1:]))"]
+    harness = subprocess.Popen(
+        [*command, *compare_arguments("hangs_in_serve_mode")],
+        env={**os.environ, "HANG_PIPE": str(path), "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with path.open() as pipe:
+        yield HungRun(harness, int(pipe.readline()), pipe, tmp_path / "run")
+    harness.kill()
+    harness.wait()
+    assert harness.stdout is not None
+    harness.stdout.close()
+
+
+def test_ctrl_c_ends_the_engine_and_reports_what_was_measured(hung_run: HungRun) -> None:
+    hung_run.harness.send_signal(signal.SIGINT)
+    out, _ = hung_run.harness.communicate()
+
+    assert hung_run.harness.returncode == 130
+    assert hung_run.pipe.read() == ""
+    records = read_run(hung_run.out).records
+    assert [record.failure and record.failure.code for record in records] == [None, None, "interrupted"]
+    assert out.decode().startswith("INCONCLUSIVE: 6 of 8 cells were not measured")
+    assert (hung_run.out / "report.txt").read_bytes() == out
+
+
+def test_killed_harness_leaves_readable_records_and_no_engine(hung_run: HungRun) -> None:
+    hung_run.harness.kill()
+
+    # Blocks until nobody holds the other end: the engine was ended although it does not read its input.
+    assert hung_run.pipe.read() == ""
+    contents = read_run(hung_run.out)
+    assert [record.failure for record in contents.records] == [None, None]
+    assert contents.notes == ("6 of 8 cells were not run",)

@@ -1,0 +1,245 @@
+"""The runner over scripted sessions: which turns it asks for, and what it makes of failures."""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import pytest
+
+from engine_bindings.binding import Launch, Pin
+from engine_bindings.errors import EngineDiedError, EngineStartError
+from harness.drivers.base import EngineSession, EngineStart, TurnRequest
+from harness.plan import Arm, CellSpec, Plan, build_plan
+from harness.runner import Runner
+from harness.scenario import Scenario, parse_scenario
+from harness.transcript import CellRecord, TurnRecord
+
+TEXT = """
+schema = 1
+name = "talks"
+title = "t"
+description = "d"
+entry = "line"
+[defaults]
+max_tokens = 8
+[[conversation]]
+id = "a"
+class = "chat"
+[[conversation.turn]]
+user = "one"
+[[conversation.turn]]
+user = "two"
+[[conversation]]
+id = "b"
+class = "chat"
+[[conversation.turn]]
+user = "three"
+"""
+Script = Callable[[Arm, TurnRequest], bytes]
+
+
+class FakeSession:
+    """Answers by a script, which may raise."""
+
+    def __init__(self, arm: Arm, script: Script, asked: list[object]) -> None:
+        self._arm, self._script, self._asked = arm, script, asked
+
+    def start(self) -> EngineStart:
+        return EngineStart(protocol=self._arm.path, banner=("banner",), kv_resumed_tokens=None)
+
+    def begin_conversation(self) -> None:
+        self._asked.append("begin")
+
+    def run_turn(self, request: TurnRequest) -> TurnRecord:
+        self._asked.append(request)
+        text = self._script(self._arm, request)
+        return TurnRecord(
+            conversation=request.conversation,
+            turn=request.turn,
+            entry="prompt",
+            prompt=request.prompt,
+            text=text,
+            deliveries=(),
+            sent_ns=0,
+            done_ns=1,
+            finish="stop",
+        )
+
+    def end(self) -> int:
+        return 0
+
+    def kill(self) -> int | None:
+        return -9
+
+    def now_ns(self) -> int:
+        return 7
+
+    def stderr_tail(self) -> tuple[str, ...]:
+        return ("last words",)
+
+
+class FakeLauncher:
+    """Opens fake sessions; with no script the engine cannot be started."""
+
+    def __init__(self, script: Script | None) -> None:
+        self.asked: dict[str, list[object]] = {}
+        self._script = script
+
+    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
+        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"),))
+
+    @contextmanager
+    def open(
+        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+    ) -> Iterator[EngineSession]:
+        if self._script is None:
+            raise EngineStartError("cannot run it")
+        yield FakeSession(arm, self._script, self.asked.setdefault(arm.label, []))
+
+
+class Sink:
+    """Keeps records in memory, and hears of the run."""
+
+    def __init__(self) -> None:
+        self.records: list[CellRecord] = []
+        self.heard: list[str] = []
+
+    def append_cell(self, record: CellRecord) -> None:
+        self.records.append(record)
+
+    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+        return io.BytesIO()
+
+    def stderr_name(self, spec: CellSpec) -> str:
+        return f"stderr/{spec.key}"
+
+    def cell_started(self, spec: CellSpec) -> None:
+        self.heard.append(f"start {spec.key}")
+
+    def output_arrived(self, tokens: int) -> None:
+        pass
+
+    def turn_ended(self, record: TurnRecord, cap_tokens: int) -> None:
+        self.heard.append(f"turn of {cap_tokens}")
+
+    def cell_ended(self, record: CellRecord) -> None:
+        self.heard.append(f"end {record.spec.key}")
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return build_plan([parse_scenario(TEXT, "s.toml", lambda name: "")], repetitions=1)
+
+
+def run(plan: Plan, script: Script | None) -> tuple[Sink, FakeLauncher]:
+    sink, launcher = Sink(), FakeLauncher(script)
+    runner = Runner(plan, launcher, sink, observer=sink, wall_clock=lambda: "now")
+    assert list(runner.run_plan()) == sink.records
+    return sink, launcher
+
+
+def requests(launcher: FakeLauncher, arm: str) -> list[TurnRequest]:
+    return [item for item in launcher.asked[arm] if isinstance(item, TurnRequest)]
+
+
+def answer(arm: Arm, request: TurnRequest) -> bytes:
+    return b"answer\xff"
+
+
+def test_each_turn_is_asked_for_with_the_answers_really_given(plan: Plan) -> None:
+    _, launcher = run(plan, answer)
+
+    one, two, three = requests(launcher, "serve/3")
+    assert one.prompt == b"[gMASK]<sop><|user|>one<|assistant|><think></think>"
+    assert two.prompt == one.prompt + b"answer\xff<|user|>two<|assistant|><think></think>"
+    assert three.prompt == b"[gMASK]<sop><|user|>three<|assistant|><think></think>"
+    assert launcher.asked["serve/3"].count("begin") == 2
+
+
+def test_only_chat_arms_type_lines(plan: Plan) -> None:
+    _, launcher = run(plan, answer)
+
+    assert [request.line for request in requests(launcher, "chat/0")] == [b"one", b"two", b"three"]
+    assert [request.line for request in requests(launcher, "serve/0")] == [None, None, None]
+
+
+def test_record_holds_how_the_engine_was_started_and_what_it_said(plan: Plan) -> None:
+    sink, _ = run(plan, answer)
+
+    record = sink.records[1]
+    assert record.spec.key == "chat/3 talks 0"
+    assert (record.argv, record.started_at, record.banner, record.protocol) == (
+        ("engine",),
+        "now",
+        ("banner",),
+        "chat",
+    )
+    assert record.pins[0].value == "3"
+    assert (record.ready_ns, record.ended_ns, record.exit_code, record.failure) == (7, 7, 0, None)
+    assert record.engine_stderr_file == "stderr/chat/3 talks 0"
+    assert sink.heard[:5] == ["start chat/0 talks 0", *["turn of 8"] * 3, "end chat/0 talks 0"]
+
+
+def test_failure_keeps_the_turns_before_it_and_the_cells_after_it(plan: Plan) -> None:
+    def script(arm: Arm, request: TurnRequest) -> bytes:
+        if arm.label == "chat/0" and request.turn == 1:
+            raise EngineDiedError("died", hint="look")
+        return b"x"
+
+    sink, _ = run(plan, script)
+
+    failed, *others = sink.records
+    assert failed.failure is not None
+    assert (failed.failure.code, failed.failure.message, failed.failure.hint) == (
+        "engine-died",
+        "died",
+        "look",
+    )
+    assert failed.failure.stderr_tail == ("last words",)
+    assert (len(failed.turns), failed.exit_code) == (1, -9)
+    assert all(record.failure is None for record in others)
+
+
+def test_interruption_is_recorded_with_the_turns_so_far(plan: Plan) -> None:
+    def script(arm: Arm, request: TurnRequest) -> bytes:
+        if request.turn == 1:
+            raise KeyboardInterrupt
+        return b"x"
+
+    sink, launcher = Sink(), FakeLauncher(script)
+    runner = Runner(plan, launcher, sink, observer=sink, wall_clock=lambda: "now")
+    with pytest.raises(KeyboardInterrupt):
+        list(runner.run_plan())
+
+    (record,) = sink.records
+    assert record.failure is not None
+    assert record.failure.code == "interrupted"
+    assert len(record.turns) == 1
+
+
+def test_engine_that_no_arm_can_start_is_tried_once_for_each_arm(plan: Plan) -> None:
+    twice = build_plan(plan.scenarios, repetitions=2)
+    sink, _ = run(twice, None)
+
+    codes = [record.failure and record.failure.code for record in sink.records]
+    assert codes == ["engine-start"] * 4 + ["not-run"] * 4
+
+
+def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None:
+    class OneArmStarts(FakeLauncher):
+        @contextmanager
+        def open(
+            self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+        ) -> Iterator[EngineSession]:
+            if arm.label != "serve/3":
+                raise EngineStartError("cannot run it")
+            yield FakeSession(arm, answer, [])
+
+    sink = Sink()
+    twice = build_plan(plan.scenarios, repetitions=2)
+    list(Runner(twice, OneArmStarts(None), sink, observer=sink, wall_clock=lambda: "now").run_plan())
+
+    codes = [record.failure and record.failure.code for record in sink.records]
+    assert codes.count("engine-start") == 6
+    assert codes.count(None) == 2
