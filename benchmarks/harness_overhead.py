@@ -125,7 +125,7 @@ def measure_arm(arm: Arm, scenario: Scenario, rounds: int) -> float:
 
 
 def main() -> int:
-    """Print the overhead of every arm; exit 1 when the worst is over the target."""
+    """Print the overhead of every arm; exit 1 when their median is over the target."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

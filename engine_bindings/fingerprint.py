@@ -68,6 +68,11 @@ def read_engine_fingerprint(name: str, *, version: str | None, source: Path) -> 
     return EngineFingerprint(name=name, version=version, source=str(source), digest=digest)
 
 
+def read_weights_bytes(model_dir: Path) -> int:
+    """Return the size of a model directory's weight files, 0 when it has none; nothing is checked."""
+    return sum(path.stat().st_size for path in model_dir.glob("*.safetensors") if path.is_file())
+
+
 def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
     """Return the fingerprint of a model directory after checking that it is complete.
 

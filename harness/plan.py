@@ -60,7 +60,8 @@ class Contrast:
 class Timeouts:
     """Named limits on waiting, in seconds; every one ends the cell as a recorded failure.
 
-    The defaults leave room for a 744B model that streams experts from disk at about one token per second.
+    The defaults leave room for a 744B model that streams experts from disk at about one token per second;
+    ``choose_timeouts`` gives tighter ones to a model that any machine can run.
 
     Attributes:
         start_timeout_s: process start to READY: hundreds of gigabytes may be read first.
@@ -75,6 +76,22 @@ class Timeouts:
     progress_timeout_s: float = 600.0
     turn_timeout_s: float = 21600.0
     exit_timeout_s: float = 60.0
+
+
+# A model of up to this size is read in seconds and answers at tens of tokens per second on any machine.
+SMALL_MODEL_BYTES = 1 << 30
+SMALL_MODEL_TIMEOUTS = Timeouts(
+    start_timeout_s=60.0,
+    first_output_timeout_s=120.0,
+    progress_timeout_s=30.0,
+    turn_timeout_s=600.0,
+    exit_timeout_s=15.0,
+)
+
+
+def choose_timeouts(weights_bytes: int) -> Timeouts:
+    """Return the default limits for a model of that size: a hang of a small one need not cost an hour."""
+    return SMALL_MODEL_TIMEOUTS if weights_bytes <= SMALL_MODEL_BYTES else Timeouts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from engine_bindings.binding import Binding
 from engine_bindings.errors import UsageError
-from engine_bindings.fingerprint import read_model_fingerprint
+from engine_bindings.fingerprint import read_model_fingerprint, read_weights_bytes
 from engine_bindings.registry import BINDINGS, find_binding
 from harness.cli.dry_run import render_dry_run
 from harness.cli.output import write_result
@@ -20,7 +20,16 @@ from harness.cli.results import analyze_run, print_report
 from harness.cli.scenario_files import ALL, LoadedScenario, load_scenarios
 from harness.drivers.launcher import EngineLauncher
 from harness.environment import read_environment
-from harness.plan import DEFAULT_DEPTH, DEFAULT_REPETITIONS, Plan, Timeouts, build_plan
+from harness.plan import (
+    DEFAULT_DEPTH,
+    DEFAULT_REPETITIONS,
+    SMALL_MODEL_BYTES,
+    SMALL_MODEL_TIMEOUTS,
+    Plan,
+    Timeouts,
+    build_plan,
+    choose_timeouts,
+)
 from harness.rundir import RunDirectory, create_run_directory
 from harness.runner import Runner
 
@@ -129,7 +138,10 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("limits on waiting, in seconds")
+    group = parser.add_argument_group(
+        "limits on waiting, in seconds",
+        f"two defaults each: for a model of up to {SMALL_MODEL_BYTES >> 30} GiB, and for a larger one",
+    )
     helps = {
         "start_timeout_s": "from the start of the process to its READY",
         "first_output_timeout_s": "from a request to the first byte of its answer",
@@ -142,9 +154,8 @@ def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
             f"--{name.removesuffix('_s').replace('_', '-')}",
             dest=name,
             type=_positive_seconds,
-            default=getattr(Timeouts(), name),
             metavar="SECONDS",
-            help=f"{text} (default: %(default)g)",
+            help=f"{text} (default: {getattr(SMALL_MODEL_TIMEOUTS, name):g} or {getattr(Timeouts(), name):g})",
         )
 
 
@@ -181,7 +192,7 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
             f"the engine {arguments.engine!r} comes without a model", hint="name one with --model DIR"
         )
     scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
-    timeouts = Timeouts(**{field.name: getattr(arguments, field.name) for field in fields(Timeouts)})
+    timeouts = _read_timeouts(arguments, model_dir)
     plan = build_plan(
         [loaded.scenario for loaded in scenarios],
         engine=arguments.engine,
@@ -197,6 +208,12 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         context_tokens=arguments.context,
     )
     return _Request(binding=binding, model_dir=model_dir, scenarios=scenarios, plan=plan, launcher=launcher)
+
+
+def _read_timeouts(arguments: argparse.Namespace, model_dir: Path) -> Timeouts:
+    asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    return replace(choose_timeouts(read_weights_bytes(model_dir)), **given)
 
 
 def _prepare(request: _Request, out: Path | None) -> RunDirectory:

@@ -1,11 +1,19 @@
 """The plan: arms, contrasts, the order of cells and what may be asked for."""
 
 from collections import Counter
+from dataclasses import fields
 
 import pytest
 
 from engine_bindings.errors import UsageError
-from harness.plan import Plan, build_plan
+from harness.plan import (
+    SMALL_MODEL_BYTES,
+    SMALL_MODEL_TIMEOUTS,
+    Plan,
+    Timeouts,
+    build_plan,
+    choose_timeouts,
+)
 from harness.record_json import from_json, to_json
 from tests.harness.run_builders import make_scenario
 
@@ -82,3 +90,10 @@ def test_a_cell_and_an_arm_have_names():
     assert plan.cells[1].key == "chat/3 quick 0"
     with pytest.raises(KeyError):
         plan.scenario("other")
+
+
+def test_a_small_model_waits_less_than_a_large_one() -> None:
+    assert choose_timeouts(SMALL_MODEL_BYTES) == SMALL_MODEL_TIMEOUTS
+    assert choose_timeouts(SMALL_MODEL_BYTES + 1) == Timeouts()
+    for field in fields(Timeouts):
+        assert getattr(SMALL_MODEL_TIMEOUTS, field.name) < getattr(Timeouts(), field.name)
