@@ -150,12 +150,13 @@ def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
         "exit_timeout_s": "from the end of its input to the exit of the engine",
     }
     for name, text in helps.items():
+        small, large = getattr(SMALL_MODEL_TIMEOUTS, name), getattr(Timeouts(), name)
         group.add_argument(
             f"--{name.removesuffix('_s').replace('_', '-')}",
             dest=name,
             type=_positive_seconds,
             metavar="SECONDS",
-            help=f"{text} (default: {getattr(SMALL_MODEL_TIMEOUTS, name):g} or {getattr(Timeouts(), name):g})",
+            help=f"{text} (default: {small:g} or {large:g})",
         )
 
 
