@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from engine_bindings.chat_template import ANSWER_OPENING, PREFIX
 from engine_bindings.reference.console import TurnLog, build_empty_stat, build_stat, log
-from engine_bindings.reference.generate import Request, Turn
+from engine_bindings.reference.constraint import Guide
+from engine_bindings.reference.generate import Pick, Request, Turn
+from engine_bindings.reference.guides import StandingGrammar
 from engine_bindings.reference.pipes import Source, StopFlags, Writer
 from engine_bindings.reference.runtime import Runtime
 from engine_bindings.reference.sampling import Sampling
@@ -32,8 +34,11 @@ class ChatMode(TurnLog):
         self.flags = flags
         self.server = ChatServer(slots=settings.kv_slots)
         self.commands: deque[ChatCommand] = deque()
+        stops = runtime.read_stops()
+        self.grammar = StandingGrammar(runtime, stops)
+        self.guides: dict[int, Guide] = {}
         self.engine = runtime.build_engine(
-            self, stops=runtime.read_stops(), context_tokens=settings.context_tokens, slots=settings.kv_slots
+            self, stops=stops, context_tokens=settings.context_tokens, slots=settings.kv_slots
         )
         self.files = runtime.open_kv_files(self.engine)
         self.slot = self.engine.slots[0]
@@ -55,9 +60,9 @@ class ChatMode(TurnLog):
                 self._answer(command)
         return 0
 
-    def on_tokens(self, _turn: Turn, tokens: Sequence[int]) -> None:
+    def on_tokens(self, _turn: Turn, tokens: Sequence[int], _picks: Sequence[Pick]) -> None:
         """Write the tokens' bytes as they are."""
-        text = b"".join(map(self.runtime.tokenizer.token_bytes, tokens))
+        text = b"".join(map(self.runtime.token_bytes, tokens))
         self.write(self.server.encode_text(text))
 
     def _next_command(self) -> ChatCommand | None:
@@ -91,7 +96,9 @@ class ChatMode(TurnLog):
 
     def _answer_prompt(self, command: Prompt) -> None:
         self.slot = self.engine.slots[command.slot]
-        tokens = self.runtime.tokenizer.encode(command.payload)
+        rules = self.engine.rules
+        limit = rules.prompt_limit(self.slot.context_tokens)
+        tokens = rules.fit_prompt(self.runtime.encode_prompt(command.payload), limit)
         if not tokens or not self._fits(tokens):
             self._end(build_empty_stat(short=False))
             return
@@ -129,7 +136,8 @@ class ChatMode(TurnLog):
         """Return the tokens that a typed line adds to the context."""
         if not self.runtime.settings.chat_template:
             return self.runtime.tokenizer.encode(text)
-        opening = THINK_OPENING if self.runtime.settings.think else ANSWER_OPENING
+        think = self.engine.rules.opens_thinking(think=self.runtime.settings.think)
+        opening = THINK_OPENING if think else ANSWER_OPENING
         prefix = b"" if self.slot.length else PREFIX
         return self.runtime.tokenizer.encode(prefix + b"<|user|>" + text + opening)
 
@@ -143,6 +151,7 @@ class ChatMode(TurnLog):
             max_tokens=self.ngen_tokens,
             sampling=self._line_sampling(),
             exact=False,
+            guide=self.guides.get(self.slot.index),
         )
         self._end(self._build_stat(turn, None), newline=True)
         self.files.save(self.slot)
@@ -152,7 +161,17 @@ class ChatMode(TurnLog):
         self._end(build_empty_stat(short=True))
         self.files.save(self.slot)
 
-    def _run_turn(self, tokens: Sequence[int], *, max_tokens: int, sampling: Sampling, exact: bool) -> Turn:
+    def _run_turn(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling,
+        exact: bool,
+        guide: Guide | None = None,
+    ) -> Turn:
+        """Answer; without a ``guide`` from the answer that goes on, the grammar starts anew."""
+        guide = self.guides[self.slot.index] = guide or self.grammar.start(tokens)
         request = Request(
             request_id=0,
             slot=self.slot.index,
@@ -161,7 +180,7 @@ class ChatMode(TurnLog):
             sampling=sampling,
             exact=exact,
         )
-        turn = self.engine.start(request)
+        turn = self.engine.start(request, guide)
         self.report_prefill(turn)
         while not self.engine.step():
             if self.flags.take_interrupt():

@@ -81,6 +81,8 @@ class TurnLog:
 
     def report_turn(self, turn: Turn) -> None:
         """Write the turn's counts, when they are wanted; called before the reply's end is written."""
+        if turn.guide.failure:
+            log(f"[GRAMMAR] turn: {turn.guide.failure}")
         if not self.prof:
             return
         if turn.forwards:

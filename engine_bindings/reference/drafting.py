@@ -1,24 +1,10 @@
 """Where drafts come from, and the guard that pauses them while too few are accepted."""
 
-from typing import Protocol
-
 from engine_bindings.reference.rules import Rules
 from engine_bindings.reference.slot import DraftModel, Slot
 
 PAUSE_FORWARDS = 256
 ABSORB_CHUNK_TOKENS = 256  # bounds the memory of the head's attention scores, as for the prompt
-
-
-class Drafter(Protocol):
-    """A source of guesses for the tokens that follow."""
-
-    def propose(self, slot: Slot, token: int, depth: int, /) -> list[int]:
-        """Return at most ``depth`` guesses for what follows the slot's history and ``token``."""
-        ...
-
-    def follow(self, slot: Slot, /) -> None:
-        """Take in what prefill just committed, so that the first drafts do not have to wait for it."""
-        ...
 
 
 class NoDrafter:
@@ -65,10 +51,12 @@ class MtpDrafter:
         end = slot.length
         start = self._absorb(slot, end - ABSORB_CHUNK_TOKENS)
         slot.draft_rows = end
-        if start == end:
+        if start >= end:
             return []
         tokens_after = [*slot.history[start + 1 : end], token]
-        return self.model.draft(slot.cache, tokens_after, slot.hidden[start:end], start, depth)
+        hidden = slot.draft_hidden[self.rules.paired_rows(start, end)]
+        position = self.rules.head_position(start, end, slot.rejections)
+        return self.model.draft(slot.cache, tokens_after, hidden, position, depth)
 
     def follow(self, slot: Slot) -> None:
         """Fill the head's rows of all tokens whose successor is known."""
@@ -76,10 +64,11 @@ class MtpDrafter:
 
     def _absorb(self, slot: Slot, end: int) -> int:
         """Fill head rows below ``end`` in chunks and return the first position that is not filled."""
-        start = max(self.rules.draft_base(slot.draft_rows), slot.hidden_start)
+        start = max(self.rules.draft_base(slot.draft_rows, slot.length), slot.hidden_start)
         while start < end:
             stop = min(start + ABSORB_CHUNK_TOKENS, end)
-            self.model.absorb(slot.cache, slot.history[start + 1 : stop + 1], slot.hidden[start:stop], start)
+            hidden = slot.draft_hidden[self.rules.paired_rows(start, stop)]
+            self.model.absorb(slot.cache, slot.history[start + 1 : stop + 1], hidden, start)
             start = stop
         return start
 

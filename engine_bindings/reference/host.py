@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 
 from engine_bindings.errors import UsageError
-from engine_bindings.reference.rules import Rules
 from engine_bindings.reference.settings import VARIABLES, read_settings
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -44,11 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("at most three numbers: cap expert_bits dense_bits")
     for name in THREAD_VARIABLES:
         os.environ[name] = "1"
-    from engine_bindings.reference.modes import run_mode  # noqa: PLC0415 - imports NumPy
+    if options.list_defects:
+        return _list_defects(as_json=options.json)
+    from engine_bindings.reference.defects.registry import build_rules  # noqa: PLC0415 - imports NumPy
+    from engine_bindings.reference.modes import run_mode  # noqa: PLC0415 - the same
 
     try:
-        settings = read_settings(os.environ, kernels=options.kernels, numbers=options.numbers)
-        return run_mode(settings, Rules())
+        settings = read_settings(
+            os.environ,
+            kernels=options.kernels,
+            numbers=options.numbers,
+            defects=options.defect,
+            force_accept=options.force_accept,
+        )
+        return run_mode(settings, build_rules(settings))
     except UsageError as error:
         print(f"coli-ab-engine: {error}", file=sys.stderr)
         return USAGE_STATUS
@@ -72,8 +80,25 @@ def build_parser() -> argparse.ArgumentParser:
         help="cap expert_bits dense_bits: taken as the real engine takes them; this one computes in float32",
     )
     parser.add_argument("--kernels", choices=("invariant", "int8-batch"), help="wins over REF_KERNELS")
+    parser.add_argument(
+        "--defect", metavar="NAME[,NAME]", help="run with seeded defects; wins over REF_DEFECT"
+    )
+    parser.add_argument(
+        "--force-accept",
+        choices=("accept", "reject", "alternate", "cycle"),
+        help="choose what verify finds in the drafts; wins over REF_FORCE_ACCEPT",
+    )
+    parser.add_argument("--list-defects", action="store_true", help="explain the seeded defects and exit")
+    parser.add_argument("--json", action="store_true", help="with --list-defects: as JSON")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     return parser
+
+
+def _list_defects(*, as_json: bool) -> int:
+    from engine_bindings.reference.defects.listing import render_json, render_table  # noqa: PLC0415 - imports NumPy
+
+    print(render_json() if as_json else render_table())
+    return 0
 
 
 def describe_variables() -> str:

@@ -17,43 +17,48 @@ FILE_NAME = ".coli_kv"
 
 
 class KvFiles:
-    """The saved contexts of an engine, one file for every slot, bound to one model by its digest."""
+    """The saved contexts of an engine, one file for every slot, bound to one model by its digest.
 
-    def __init__(self, model_dir: Path, engine: Engine, digest: str, *, enabled: bool) -> None:
-        self.model_dir = model_dir
+    Without a directory nothing is read or written.
+    """
+
+    def __init__(self, directory: Path | None, engine: Engine, digest: str) -> None:
+        self.directory = directory
         self.engine = engine
         self.digest = digest
-        self.enabled = enabled
         self.saved: dict[int, list[int]] = {}
 
     def resume(self) -> None:
         """Fill the slots from their files; a file that cannot be used is named and left to the next save."""
-        for slot in self.engine.slots if self.enabled else ():
-            if self.path(slot).exists():
-                self._resume_slot(slot)
+        for slot in self.engine.slots:
+            path = self.path(slot)
+            if path and path.exists():
+                self._resume_slot(slot, path)
 
     def save(self, slot: Slot) -> None:
         """Write the slot's context if it changed; a directory that cannot be written ends the saving."""
-        if not self.enabled or self.saved.get(slot.index) == slot.history:
+        path = self.path(slot)
+        if path is None or self.saved.get(slot.index) == slot.history:
             return
         try:
-            write_kv_cache(self.path(slot), slot.cache, slot.history, self.digest)
+            write_kv_cache(path, slot.cache, slot.history, self.digest)
         except OSError as error:
-            log(f"[KV] saving is off: {self.path(slot)} cannot be written: {error.strerror}")
-            self.enabled = False
+            log(f"[KV] saving is off: {path} cannot be written: {error.strerror}")
+            self.directory = None
         else:
             self.saved[slot.index] = list(slot.history)
 
-    def path(self, slot: Slot) -> Path:
-        """Return the slot's file."""
-        return self.model_dir / (FILE_NAME if slot.index == 0 else f"{FILE_NAME}.{slot.index}")
+    def path(self, slot: Slot) -> Path | None:
+        """Return the slot's file, None while saving is off."""
+        name = FILE_NAME if slot.index == 0 else f"{FILE_NAME}.{slot.index}"
+        return self.directory / name if self.directory else None
 
-    def _resume_slot(self, slot: Slot) -> None:
+    def _resume_slot(self, slot: Slot, path: Path) -> None:
         began = time.perf_counter()
         try:
-            tokens = read_kv_cache(self.path(slot), slot.cache, self.digest)
+            tokens = read_kv_cache(path, slot.cache, self.digest)
         except SavedKvError as error:
-            log(f"[KV] ignoring {self.path(slot).name}: {error}")
+            log(f"[KV] ignoring {path.name}: {error}")
             return
         slot.adopt_saved(tokens)
         self.saved[slot.index] = list(tokens)

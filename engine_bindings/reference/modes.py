@@ -1,6 +1,7 @@
 """From settings to the mode that they name, on the process's own stdin and stdout."""
 
 import signal
+from dataclasses import replace
 
 from engine_bindings.reference.chat_mode import ChatMode
 from engine_bindings.reference.console import log
@@ -24,6 +25,7 @@ def run_mode(settings: EngineSettings, rules: Rules) -> int:
     Raises CheckpointError and other UsageErrors before READY, and BrokenPipeError when nobody reads stdout.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    settings = replace(settings, kernels=rules.computing_kernels(settings.kernels))
     runtime = build_runtime(load_checkpoint(settings), settings, rules)
     write = Output(STDOUT).write
     write(runtime.build_banner())
@@ -38,7 +40,7 @@ def run_mode(settings: EngineSettings, rules: Rules) -> int:
     signals = Signals()
     signals.install()
     source = Input(STDIN, signals)
-    mode = ServeMode if settings.mode == "serve" else ChatMode
+    mode = ServeMode if rules.answering_mode(settings.mode) == "serve" else ChatMode
     try:
         return mode(runtime, source, write, signals).run()
     except RemoteProtocolError as error:

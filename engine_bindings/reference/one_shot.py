@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from engine_bindings.reference.console import TurnLog, describe_forwards, log
-from engine_bindings.reference.generate import Request, Turn
+from engine_bindings.reference.generate import Pick, Request, Turn
+from engine_bindings.reference.guides import StandingGrammar
 from engine_bindings.reference.machine import read_rss_gb
 from engine_bindings.reference.pipes import Writer
 from engine_bindings.reference.runtime import Runtime
@@ -31,6 +32,7 @@ class OneShot(TurnLog):
         self.write = write
         self.tokens: list[int] = []
         self.stop_ids: StopSet = runtime.read_stops()
+        self.grammar = StandingGrammar(runtime, self.stop_ids)
 
     def run(self) -> int:
         """Answer the prompt; return the exit status."""
@@ -49,7 +51,7 @@ class OneShot(TurnLog):
             f" n-gram draft={runtime.draft_tokens}\n".encode()
         )
         self.write(text)
-        turn = engine.start(self._build_request(prompt, ngen_tokens))
+        turn = engine.start(self._build_request(prompt, ngen_tokens), self.grammar.start(prompt))
         prefill_s = turn.prefilled_s - turn.started_s
         self.write(f"PROFILO PREFILL ({prefill_s:.2f}s):\n{NO_PROFILE.format(seconds=prefill_s)}".encode())
         while not engine.step():
@@ -60,7 +62,7 @@ class OneShot(TurnLog):
     def on_prefix(self, _turn: Turn) -> None:
         """Stay silent: a fresh context has no prefix."""
 
-    def on_tokens(self, turn: Turn, tokens: Sequence[int]) -> None:
+    def on_tokens(self, turn: Turn, tokens: Sequence[int], _picks: Sequence[Pick]) -> None:
         """Write the tokens' bytes, and a sign of life on stderr now and then."""
         before = len(self.tokens)
         self.tokens += tokens

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine_bindings.errors import UsageError
 from engine_bindings.reference.console import TurnLog, log
-from engine_bindings.reference.generate import Engine, Request, Turn
+from engine_bindings.reference.generate import Engine, Pick, Request, Turn
 from engine_bindings.reference.machine import read_rss_gb
 from engine_bindings.reference.model import Segment
 from engine_bindings.reference.pipes import Writer
@@ -72,7 +72,7 @@ class OracleMode(TurnLog):
     def on_prefix(self, _turn: Turn) -> None:
         """Stay silent: a fresh context has no prefix."""
 
-    def on_tokens(self, _turn: Turn, tokens: Sequence[int]) -> None:
+    def on_tokens(self, _turn: Turn, tokens: Sequence[int], _picks: Sequence[Pick]) -> None:
         """Keep the tokens."""
         self.tokens += tokens
 

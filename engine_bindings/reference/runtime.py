@@ -6,14 +6,15 @@ from pathlib import Path
 
 from engine_bindings.reference.config import ModelConfig, read_model_config
 from engine_bindings.reference.console import log
-from engine_bindings.reference.drafting import Drafter, MtpDrafter, NgramDrafter, NoDrafter
+from engine_bindings.reference.drafting import MtpDrafter, NgramDrafter, NoDrafter
+from engine_bindings.reference.forced_drafts import ForcedDrafter
 from engine_bindings.reference.generate import Engine, Listener, Options
 from engine_bindings.reference.kv_cache import KvCache
 from engine_bindings.reference.kv_save import KvFiles
 from engine_bindings.reference.model import Model
 from engine_bindings.reference.rules import Rules
 from engine_bindings.reference.settings import FLOAT32_BITS, EngineSettings
-from engine_bindings.reference.slot import Slot
+from engine_bindings.reference.slot import Drafter, Slot
 from engine_bindings.reference.stops import StopSet, keep_end_of_text, read_stops
 from engine_bindings.reference.tokenizer import Tokenizer
 from engine_bindings.reference.weights import read_weights
@@ -76,10 +77,18 @@ class Runtime:
         floats = layers * (config.kv_lora_rank + config.qk_rope_head_dim)
         return 4 * floats * settings.context_tokens * settings.kv_slots / 1e9
 
+    def encode_prompt(self, text: bytes) -> list[int]:
+        """Return the tokens of a prompt that was sent."""
+        return self.rules.tokenise_prompt(self.tokenizer.encode, text)
+
+    def token_bytes(self, token: int) -> bytes:
+        """Return the bytes that are sent for a token."""
+        return self.rules.frame_bytes(self.tokenizer.token_bytes(token))
+
     def read_stops(self) -> StopSet:
         """Return the stop tokens of this mode and say so on stderr."""
         stops = read_stops(self.checkpoint.model_dir, self.tokenizer)
-        if self.settings.mode == "serve" and not self.settings.all_stops:
+        if self.rules.stops_at_end_of_text_only(self.settings.mode, all_stops=self.settings.all_stops):
             stops = keep_end_of_text(stops, self.tokenizer)
         if stops.filtered:
             log(StopTokensFiltered(count=stops.filtered).to_line())
@@ -90,18 +99,18 @@ class Runtime:
         self, listener: Listener, *, stops: StopSet, context_tokens: int, slots: int = 1
     ) -> Engine:
         """Return an engine with empty slots."""
-        settings = self.settings
+        settings, depth = self.settings, self.rules.running_depth(self.draft_tokens)
         return Engine(
             model=self.checkpoint.model,
-            slots=tuple(self._build_slot(index, context_tokens) for index in range(slots)),
-            drafter=self._build_drafter(),
+            slots=self._build_slots(slots, context_tokens),
+            drafter=self.rules.draft_source(self._build_drafter(depth)),
             listener=listener,
             options=Options(
-                depth=self.draft_tokens,
+                depth=depth,
                 stops=frozenset(stops.ids),
                 seed=settings.seed,
                 margins=settings.logit_gap,
-                guard_percent=settings.guard_percent if self.has_head else 0,
+                guard_percent=settings.guard_percent if self.has_head and not settings.force_accept else 0,
                 guard_window_tokens=settings.guard_window_tokens,
             ),
             rules=self.rules,
@@ -110,7 +119,8 @@ class Runtime:
     def open_kv_files(self, engine: Engine) -> KvFiles:
         """Take up saved contexts and return the files to save to; nothing happens when saving is off."""
         digest = self.checkpoint.model.weights.digest
-        files = KvFiles(self.checkpoint.model_dir, engine, digest, enabled=self.settings.kv_save)
+        directory = self.rules.state_directory(self.checkpoint.model_dir, enabled=self.settings.kv_save)
+        files = KvFiles(directory, engine, digest)
         files.resume()
         return files
 
@@ -155,6 +165,12 @@ class Runtime:
         rows = config.num_hidden_layers - config.first_k_dense_replace + int(self.has_head)
         return rows, config.n_routed_experts
 
+    def _build_slots(self, count: int, context_tokens: int) -> tuple[Slot, ...]:
+        slots = tuple(self._build_slot(index, context_tokens) for index in range(count))
+        for slot in slots:
+            slot.draft_hidden = slots[self.rules.draft_state_slot(slot.index)].hidden
+        return slots
+
     def _build_slot(self, index: int, context_tokens: int) -> Slot:
         return Slot(
             index=index,
@@ -163,9 +179,11 @@ class Runtime:
             hidden_size=self.config.hidden_size,
         )
 
-    def _build_drafter(self) -> Drafter:
-        if not self.draft_tokens:
+    def _build_drafter(self, depth: int) -> Drafter:
+        if not depth:
             return NoDrafter()
+        if self.settings.force_accept:
+            return ForcedDrafter(self.checkpoint.model, self.settings.force_accept)
         return MtpDrafter(self.checkpoint.model, self.rules) if self.has_head else NgramDrafter()
 
 

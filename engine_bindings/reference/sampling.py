@@ -66,6 +66,14 @@ class Margin:
     top2_logit: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """A token's log-probability (natural, at temperature 1), and the most probable tokens with theirs."""
+
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...]
+
+
 def target_distribution(logits: FloatArray, sampling: Sampling) -> NDArray[np.float64]:
     """Return the probabilities [V] that a token is sampled from: temperature, then top-p.
 
@@ -96,6 +104,19 @@ def choose_token(logits: FloatArray, sampling: Sampling, number: float) -> int:
     if sampling.greedy:
         return int(logits.argmax())
     return draw_token(target_distribution(logits, sampling), number)
+
+
+def score_token(logits: FloatArray, token: int, alternatives: int) -> Score:
+    """Score ``token`` by one row of raw logits [V]; equal logits go to the lower id first."""
+    values = logits.astype(np.float64)
+    values -= values.max()
+    values -= np.log(np.exp(values).sum())
+    best: list[int] = []
+    if alternatives:
+        least = np.partition(values, -alternatives)[-alternatives]
+        near = np.flatnonzero(values >= least)
+        best = near[np.argsort(-values[near], kind="stable")][:alternatives].tolist()
+    return Score(logprob=float(values[token]), alternatives=tuple((i, float(values[i])) for i in best))
 
 
 def measure_margin(logits: FloatArray) -> Margin:

@@ -14,6 +14,7 @@ from engine_bindings.errors import UsageError
 T = TypeVar("T")
 Kernels = Literal["invariant", "int8-batch"]
 Mode = Literal["chat", "serve", "one-shot", "oracle"]
+ForceAccept = Literal["accept", "reject", "alternate", "cycle"]
 Environment = Mapping[str, str]
 
 MAX_DRAFT_TOKENS = (
@@ -22,6 +23,7 @@ MAX_DRAFT_TOKENS = (
 MAX_KV_SLOTS = 16
 MAX_CONTEXT_TOKENS = 1 << 20
 MAX_NEW_TOKENS = 1 << 20
+MAX_SPAN_TOKENS = 48  # the real engine's bound for GRAMMAR_DRAFT
 FLOAT32_BITS = 16  # in the real engine's arguments 16 bits and more mean float32
 
 
@@ -198,6 +200,31 @@ ALL_STOPS = Variable(
     default="unset",
     modes="serve",
 )
+GRAMMAR = Variable(
+    name="GRAMMAR",
+    meaning="file with a GBNF grammar, or its text: where it forces the answer, drafts come from it",
+    default="unset",
+    modes="chat, one-shot",
+)
+SCHEMA = Variable(
+    name="SCHEMA",
+    meaning="file with a JSON Schema, or its text, in place of GRAMMAR",
+    default="unset",
+    modes="chat, one-shot",
+)
+GRAMMAR_DRAFT = Whole(
+    name="GRAMMAR_DRAFT",
+    meaning="most forced tokens of one draft, while the grammar is no constraint",
+    default="24",
+    low=1,
+    high=MAX_SPAN_TOKENS,
+)
+GRAMMAR_CONSTRAIN = Switch(
+    name="REF_GRAMMAR_CONSTRAIN",
+    meaning="1 makes GRAMMAR or SCHEMA a constraint on the answer, behind </think> when it reasons",
+    default="0",
+    modes="chat, one-shot",
+)
 PROF = Switch(name="PROF", meaning="[PROF] and [SPEC] lines on stderr for every turn", default="0")
 LOGIT_GAP = Variable(
     name="COLI_LOGIT_GAP",
@@ -216,14 +243,31 @@ REF_KERNELS = Variable(
     meaning="invariant, or int8-batch (several rows are rounded differently from one, to make near-ties)",
     default="invariant",
 )
+REF_DEFECT = Variable(
+    name="REF_DEFECT",
+    meaning="seeded defects by name, separated by commas; --list-defects explains them",
+    default="none",
+)
+REF_FORCE_ACCEPT = Variable(
+    name="REF_FORCE_ACCEPT",
+    meaning="with DRAFT>0: accept, reject, alternate or cycle chooses what verify finds in the drafts",
+    default="unset",
+)
+REF_STATE_DIR = Variable(
+    name="REF_STATE_DIR",
+    meaning="directory that the defect state-carried-between-arms writes to and reads from",
+    default="SNAP",
+    modes="chat, serve",
+)
 CAP = Whole(
     name="CAP", meaning="expert cache size shown in the banner; has no effect", default="64", low=0, high=4096
 )
 
 VARIABLES: tuple[Variable, ...] = (
     SNAP, SERVE, SERVE_BATCH, PROMPT, COLI_PROMPT, CTX, NGEN, DRAFT, MTP, GUARD_PCT, GUARD_WINDOW, KV_SLOTS,
-    KVSAVE, COLI_TEMP, NUCLEUS, SEED, CHAT_TEMPLATE, THINK, ALL_STOPS, PROF, LOGIT_GAP, TOKENS, REF, TF,
-    REF_KERNELS, CAP,
+    KVSAVE, COLI_TEMP, NUCLEUS, SEED, CHAT_TEMPLATE, THINK, ALL_STOPS, GRAMMAR, SCHEMA, GRAMMAR_DRAFT,
+    GRAMMAR_CONSTRAIN, PROF, LOGIT_GAP, TOKENS, REF, TF, REF_KERNELS,
+    REF_DEFECT, REF_FORCE_ACCEPT, REF_STATE_DIR, CAP,
 )  # fmt: skip
 
 
@@ -232,7 +276,7 @@ class EngineSettings:
     """Everything the engine is asked to do.
 
     ``draft_tokens`` None is auto; ``ngen_tokens`` None is the mode's default; ``model_dir`` None is the
-    packaged checkpoint; ``seed`` None is fresh entropy for every turn.
+    packaged checkpoint; ``seed`` None is fresh entropy for every turn; ``grammar`` is a file or a text.
     """
 
     mode: Mode
@@ -252,27 +296,38 @@ class EngineSettings:
     chat_template: bool
     think: bool
     all_stops: bool
+    grammar: str | None
+    span_tokens: int
+    grammar_constrains: bool
     prof: bool
     logit_gap: bool
     print_tokens: bool
     reference_file: Path
     teacher_forcing: bool
     kernels: Kernels
+    defects: tuple[str, ...]
+    force_accept: ForceAccept | None
+    state_dir: Path | None
     cache_experts: int
     expert_bits: int
     dense_bits: int
 
 
 def read_settings(
-    environ: Environment, *, kernels: str | None = None, numbers: Sequence[int] = ()
+    environ: Environment,
+    *,
+    kernels: str | None = None,
+    numbers: Sequence[int] = (),
+    defects: str | None = None,
+    force_accept: str | None = None,
 ) -> EngineSettings:
     """Read the settings from an environment.
 
-    ``numbers`` are the positional arguments ``cap expert_bits dense_bits``; ``kernels`` is the command line's
-    choice and wins over REF_KERNELS. Raises UsageError that names the variable, its value and what is
-    possible.
+    ``numbers`` are the positional arguments ``cap expert_bits dense_bits``; ``kernels``, ``defects`` and
+    ``force_accept`` are the command line's choices and win over their variables. Raises UsageError that
+    names the variable, its value and what is possible.
     """
-    snap = SNAP.text(environ)
+    snap, state_dir = SNAP.text(environ), REF_STATE_DIR.text(environ)
     draft = DRAFT.read(environ, -1)
     expert_bits = numbers[1] if len(numbers) > 1 else FLOAT32_BITS
     return EngineSettings(
@@ -293,12 +348,18 @@ def read_settings(
         chat_template=CHAT_TEMPLATE.read(environ, True),
         think=THINK.read(environ, False),
         all_stops=ALL_STOPS.name in environ,
+        grammar=GRAMMAR.text(environ) or SCHEMA.text(environ),
+        span_tokens=GRAMMAR_DRAFT.read(environ, 24),
+        grammar_constrains=GRAMMAR_CONSTRAIN.read(environ, False),
         prof=PROF.read(environ, False),
         logit_gap=not (LOGIT_GAP.text(environ) or "0").startswith("0"),
         print_tokens=TOKENS.read(environ, False),
         reference_file=Path(REF.text(environ) or "ref_glm.json"),
         teacher_forcing=TF.read(environ, False),
         kernels=_read_kernels(environ, kernels),
+        defects=_read_names(defects or REF_DEFECT.text(environ) or ""),
+        force_accept=_read_force_accept(environ, force_accept),
+        state_dir=Path(state_dir) if state_dir else None,
         cache_experts=(numbers[0] or 8) if numbers else CAP.read(environ, 64),
         expert_bits=expert_bits,
         dense_bits=numbers[2] if len(numbers) > 2 else expert_bits,
@@ -325,3 +386,17 @@ def _read_kernels(environ: Environment, option: str | None) -> Kernels:
         raise REF_KERNELS.fail(name, " or ".join(get_args(Kernels)))
     kernels: Kernels = name  # type: ignore[assignment]
     return kernels
+
+
+def _read_force_accept(environ: Environment, option: str | None) -> ForceAccept | None:
+    name = option or REF_FORCE_ACCEPT.text(environ)
+    if name is None:
+        return None
+    if name not in get_args(ForceAccept):
+        raise REF_FORCE_ACCEPT.fail(name, "one of " + ", ".join(get_args(ForceAccept)))
+    pattern: ForceAccept = name  # type: ignore[assignment]
+    return pattern
+
+
+def _read_names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

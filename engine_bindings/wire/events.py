@@ -175,6 +175,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptionsLine:
+    """An OPTIONS line of the extension, whole; only from a server that was told to take them."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """End a request now, through its normal Done."""
 
@@ -206,4 +213,4 @@ class BadFrame:
 ChatReply: TypeAlias = Banner | Ready | Note | Text | TurnEnd | Closed
 MuxReply: TypeAlias = Banner | Ready | Note | Accepted | Data | TurnProfile | Done | Refused | Closed
 ChatCommand: TypeAlias = Line | Reset | More | Prompt | BadPrompt | Closed
-MuxCommand: TypeAlias = Submit | Stop | Cancel | BadRequest | BadFrame | Closed
+MuxCommand: TypeAlias = Submit | OptionsLine | Stop | Cancel | BadRequest | BadFrame | Closed

@@ -17,6 +17,7 @@ from .events import (
     Done,
     MuxCommand,
     Note,
+    OptionsLine,
     Protocol,
     Ready,
     Refused,
@@ -249,11 +250,13 @@ class MuxServer(EventReader[MuxCommand]):
     It takes what the real engine takes: a header that cannot be read does not consume its payload, a payload
     with no newline after it ends the input, and so does one that is cut off; a line cut off by the end of
     input still counts. A request opens with its ACCEPT; then the table in `requests` holds for all frames.
+    With `extension` OPTIONS lines are commands too, else they are unreadable as for the real engine.
     """
 
-    def __init__(self, *, slots: int = 1, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, *, slots: int = 1, extension: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
         super().__init__(limits=limits)
         self._slots = slots
+        self._extension = extension
         self._ready = False
         self._requests = Requests()
         self._submit: Submit | None = None
@@ -329,6 +332,8 @@ class MuxServer(EventReader[MuxCommand]):
         try:
             if line.startswith((b"STOP ", b"CANCEL ")):
                 return _parse_control(line)
+            if self._extension and line.startswith(b"OPTIONS "):
+                return OptionsLine(line=line.decode("utf-8", "replace"))
             self._submit, self._sizes = self._parse_header(line)
         except ValueError as error:
             return BadRequest(request_id=0, reason=str(error))

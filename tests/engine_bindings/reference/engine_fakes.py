@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from engine_bindings.reference.constraint import UNGUIDED, Guide
 from engine_bindings.reference.drafting import Guard, MtpDrafter
-from engine_bindings.reference.generate import Engine, Options, Request, Turn
+from engine_bindings.reference.generate import Engine, Options, Pick, Request, Turn
 from engine_bindings.reference.rules import Rules
 from engine_bindings.reference.sampling import Margin, Sampling
 from engine_bindings.reference.slot import Slot
@@ -110,13 +111,15 @@ class Recorder:
         self.blocks: list[tuple[int, ...]] = []
         self.margins: list[Margin] = []
         self.pauses = 0
+        self.picks: list[Pick] = []
 
     def on_prefix(self, turn: Turn) -> None:
         self.tokens[turn.request.request_id] = []
 
-    def on_tokens(self, turn: Turn, tokens: Sequence[int]) -> None:
+    def on_tokens(self, turn: Turn, tokens: Sequence[int], picks: Sequence[Pick]) -> None:
         self.tokens[turn.request.request_id] += tokens
         self.blocks.append(tuple(tokens))
+        self.picks += picks
 
     def on_margin(self, turn: Turn, margin: Margin) -> None:
         self.margins.append(margin)
@@ -172,7 +175,8 @@ class Bench:
         request_id: int = 1,
         slot: int = 0,
         sampling: Sampling = GREEDY,
-        speculate: bool = True,
+        guide: Guide = UNGUIDED,
+        **details: Any,
     ) -> Turn:
         return self.engine.start(
             Request(
@@ -181,8 +185,9 @@ class Bench:
                 prompt=tuple(prompt),
                 max_tokens=max_tokens,
                 sampling=sampling,
-                speculate=speculate,
-            )
+                **details,
+            ),
+            guide,
         )
 
     def answer(self, prompt: Sequence[int], max_tokens: int, *, sampling: Sampling = GREEDY) -> list[int]:

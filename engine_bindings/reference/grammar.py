@@ -1,0 +1,145 @@
+"""Grammars: GBNF, JSON Schema or Lark text compiled into matchers over this model's tokens.
+
+The library behind it is imported at the first grammar, so that an engine without one starts quickly.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from engine_bindings.reference.tokenizer import TOKENIZER_FILE
+from engine_bindings.wire.mux_extension import LARK_PREFIX
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+KEPT_GRAMMARS = 64  # compiled grammars that wait to be asked for again
+MAX_REASON_CHARACTERS = 200
+RULE = re.compile(r"^\s*[A-Za-z_][\w.-]*\s*(?:::=|:)", re.MULTILINE)
+# The layout of Python's json.dumps, which the reference model writes: with the white space fixed, far more
+# tokens are forced, and an answer cannot go on in white space for ever. A schema's own "x-guidance" wins.
+JSON_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+
+
+class GrammarError(Exception):
+    """A grammar does not compile; ``reason`` is one line, ``schema`` says that it is a JSON Schema."""
+
+    def __init__(self, reason: str, *, schema: bool = False) -> None:
+        line = " ".join(reason.split("\n", 1)[0].split())[:MAX_REASON_CHARACTERS]
+        self.reason = line or "the grammar does not compile"
+        self.schema = schema
+        super().__init__(self.reason)
+
+
+class Matcher(Protocol):
+    """How far a text has come in a grammar. Tokens that are refused change nothing."""
+
+    def try_consume_tokens(self, tokens: list[int], /) -> int:
+        """Take tokens up to the first that the grammar refuses; return how many were taken."""
+        ...
+
+    def rollback(self, num_tokens: int, /) -> bool:
+        """Undo the last tokens."""
+        ...
+
+    def reset(self) -> bool:
+        """Undo everything."""
+        ...
+
+    def compute_bitmask(self) -> bytes:
+        """Return one bit per token, lowest bit first: what may come next."""
+        ...
+
+    def compute_ff_tokens(self) -> list[int]:
+        """Return the tokens that must come next, as far as their borders are certain."""
+        ...
+
+    def is_accepting(self) -> bool:
+        """Return whether the text may end here."""
+        ...
+
+    def get_error(self) -> str:
+        """Return what broke the matcher, empty when nothing did."""
+        ...
+
+
+class Grammar:
+    """A compiled grammar; ``rules`` is the number of rules in its text."""
+
+    def __init__(self, compiled: "CompiledMatcher", *, rules: int) -> None:
+        self.rules = rules
+        self._compiled = compiled
+
+    def start(self) -> Matcher:
+        """Return a matcher at the beginning."""
+        return self._compiled.deep_copy()
+
+
+class CompiledMatcher(Matcher, Protocol):
+    """A matcher that can be copied."""
+
+    def deep_copy(self) -> Matcher:
+        """Return a matcher of its own in the same place."""
+        ...
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer. ``ends`` are the tokens that end an answer."""
+
+    def __init__(self, model_dir: Path, *, vocab_size: int, ends: Iterable[int]) -> None:
+        self._path = model_dir / TOKENIZER_FILE
+        self._vocab_size = vocab_size
+        self._ends = sorted(ends)
+        self._tokenizer: LLTokenizer | None = None
+        self.compile = lru_cache(maxsize=KEPT_GRAMMARS)(self._compile)
+
+    def _compile(self, text: bytes) -> Grammar:
+        """Compile a grammar. Raises GrammarError."""
+        schema = is_schema(text)
+        try:
+            return self._build(text.decode("utf-8"), schema=schema)
+        except GrammarError:
+            raise
+        except IndexError as error:
+            raise GrammarError("the text ends inside a rule", schema=schema) from error
+        except RecursionError as error:
+            raise GrammarError("nested too deeply", schema=schema) from error
+        except Exception as error:  # what the library's converters raise is a bare Exception
+            raise GrammarError(str(error), schema=schema) from error
+
+    def _build(self, text: str, *, schema: bool) -> Grammar:
+        from llguidance import LLMatcher  # noqa: PLC0415 - slow to import
+
+        compiled = LLMatcher(self._load_tokenizer(), to_library_form(text, schema=schema), log_level=0)
+        if compiled.get_error():
+            raise GrammarError(compiled.get_error(), schema=schema)
+        return Grammar(compiled, rules=1 if schema else len(RULE.findall(text)))
+
+    def _load_tokenizer(self) -> "LLTokenizer":
+        from llguidance import LLTokenizer  # noqa: PLC0415 - slow to import
+
+        if self._tokenizer is None:
+            if not self._ends:
+                raise GrammarError("this model has no stop token, so an answer could not end")
+            source = self._path.read_text("utf-8")
+            # One end is enough here: which of them may come is the constraint's own business.
+            self._tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._ends[0])
+        return self._tokenizer
+
+
+def is_schema(text: bytes) -> bool:
+    """Return whether a grammar is a JSON Schema: its first character is a brace."""
+    return text.lstrip().startswith(b"{")
+
+
+def to_library_form(text: str, *, schema: bool) -> str:
+    """Return a grammar as the library takes it. Raises what its converters raise."""
+    from llguidance import LLMatcher  # noqa: PLC0415 - slow to import
+    from llguidance.gbnf_to_lark import gbnf_to_lark  # noqa: PLC0415 - the same
+
+    if schema:
+        return LLMatcher.grammar_from_json_schema(text, defaults=JSON_LAYOUT)  # type: ignore[arg-type]
+    prefix = LARK_PREFIX.decode()
+    return text.removeprefix(prefix) if text.startswith(prefix) else gbnf_to_lark(text)
