@@ -1,1 +1,1 @@
-"""The OpenAI-compatible reference server: single-slot MTP, and only on a certificate. It has no code yet."""
+"""The OpenAI-compatible reference server: single-slot MTP, and only on a certificate."""

@@ -1,0 +1,172 @@
+"""Every failure is OpenAI's error object, with the parameter and a code."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.server_builders import MODEL, Running, run_server, until
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+USER = [{"role": "user", "content": "Hi"}]
+WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+
+@pytest.fixture(scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Running]:
+    """One server for all that changes nothing in it."""
+    async with run_server(tmp_path_factory.mktemp("shared"), limit_s=600) as running:
+        yield running
+
+
+BAD_BODIES: list[tuple[dict[str, Any], int, str, str]] = [
+    ({"model": "other"}, 404, "model_not_found", "model"),
+    ({"model": 5}, 400, "invalid_value", "model"),
+    ({"messages": []}, 400, "invalid_value", "messages"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, 400, "invalid_value", "messages.0.role"),
+    ({"messages": [{"role": "user", "mood": 1}]}, 400, "unknown_parameter", "messages.0.mood"),
+    ({"temperature": 2.5}, 400, "invalid_value", "temperature"),
+    ({"temperature": "0"}, 400, "invalid_value", "temperature"),
+    ({"top_p": 0}, 400, "invalid_value", "top_p"),
+    ({"n": 5}, 400, "invalid_value", "n"),
+    ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+    ({"stop": [""]}, 400, "invalid_value", "stop.list[constrained-str].0"),
+    ({"temprature": 1}, 400, "unknown_parameter", "temprature"),
+    ({"frequency_penalty": 0.5}, 400, "unsupported", "frequency_penalty"),
+    ({"logit_bias": {"5": 1}}, 400, "unsupported", "logit_bias"),
+    ({"echo": 0}, 400, "unsupported", "echo"),
+    ({"top_logprobs": 2}, 400, "invalid_value", "top_logprobs"),
+    ({"tool_choice": "required"}, 400, "invalid_value", "tool_choice"),
+    (
+        {"response_format": {"type": "json_object"}, "grammar": "root ::= 'a'"},
+        400, "invalid_value", "response_format",
+    ),
+    ({"grammar": '{"type": "object"}'}, 400, "invalid_value", "grammar"),
+    ({"grammar": "root ::= ("}, 400, "invalid_grammar", "grammar"),
+    (
+        {"grammar": 'root ::= "a"', "chat_template_kwargs": {"enable_thinking": True}},
+        400, "unsupported", "grammar",
+    ),
+    (
+        {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        400, "invalid_value", "tool_choice",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "status", "code", "param"), BAD_BODIES)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bad_bodies(
+    shared: Running, change: dict[str, Any], status: int, code: str, param: str, stream: bool
+) -> None:
+    body = {"model": MODEL, "messages": USER, "stream": stream} | change
+    response = await shared.client.post(CHAT, json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (status, code)
+    assert error["param"].startswith(param.partition(".list")[0])
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"5", b"\xff", b'{"model": NaN}', b"[" * 5000, b'{"a":' * 100 + b"1" + b"}" * 100,
+     b'{"model":"checkpoint","messages":[{"role":"user","content":"\\ud800"}]}'],
+)  # fmt: skip
+async def test_bodies_that_are_no_json(shared: Running, raw: bytes) -> None:
+    response = await shared.client.post(CHAT, content=raw)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] in {"invalid_json", "invalid_value"}
+
+
+async def test_parameters_without_effect_are_accepted(tmp_path: Path) -> None:
+    harmless = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "frequency_penalty": 0,
+        "presence_penalty": 0.0,
+        "top_k": -1,
+    }
+    async with run_server(tmp_path) as running:
+        response = await running.chat(**harmless, logit_bias={}, store=False, service_tier="auto")
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("words", [100, 25])
+async def test_a_prompt_beyond_the_context_is_a_400(tmp_path: Path, stream: bool, words: int) -> None:
+    # 100 words are more than the context; 25 and the template are just more than this engine's own limit.
+    async with run_server(tmp_path, settings={"context_tokens": 35}) as running:
+        response = await running.chat("a " * words, stream=stream)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("GET", CHAT, 405),
+        ("DELETE", "/health", 405),
+        ("GET", "/v1/models/other", 404),
+    ],
+)
+async def test_paths_and_methods(shared: Running, method: str, path: str, status: int) -> None:
+    response = await shared.client.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert ("allow" in response.headers) == (status == 405)
+
+
+async def test_a_body_that_is_too_large(tmp_path: Path) -> None:
+    async with run_server(tmp_path, settings={"max_body_bytes": 1000}) as running:
+        response = await running.chat("a" * 1000)
+
+        async def pieces() -> Any:
+            for _ in range(20):
+                yield b"a" * 100
+
+        in_pieces = await running.client.post(CHAT, content=pieces())
+        assert (await running.chat("a" * 500)).status_code == 200
+    assert response.status_code == in_pieces.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+
+
+async def test_the_key(tmp_path: Path) -> None:
+    async with run_server(tmp_path, settings={"api_key": "s3cret"}) as running:
+        client = running.client
+        values = [b"", b"Bearer s3cre", b"s3cret", "Bearer s3crét".encode()]
+        wrong = [await client.get("/v1/models", headers={"Authorization": value}) for value in values]
+        right = await client.get("/v1/models", headers={"Authorization": "Bearer s3cret"})
+        await until(lambda: running.service.status() == "ok")
+        health = await client.get("/health")
+    assert [response.status_code for response in wrong] == [401] * 4
+    assert wrong[0].json()["error"]["code"] == "invalid_api_key"
+    assert right.status_code == health.status_code == 200
+
+
+async def test_errors_are_counted(tmp_path: Path) -> None:
+    async with run_server(tmp_path) as running:
+        await running.chat(temprature=1)
+        text = (await running.client.get("/metrics")).text
+    assert 'coli_ab:request_errors_total{code="unknown_parameter"} 1.0' in text
+
+
+async def test_a_fault_of_the_server_is_a_500_without_details(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_server(tmp_path, raise_faults=False) as running:
+        monkeypatch.setattr(type(running.service.profile), "turns", lambda self: 1 / 0)
+        response = await running.client.get("/profile")
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "division" not in response.text
+
+
+async def test_error_bodies_are_json(shared: Running) -> None:
+    response = await shared.client.get("/nothing")
+    assert response.headers["content-type"] == "application/json"
+    assert json.loads(response.text)["error"]["code"] == "not_found"
