@@ -120,6 +120,8 @@ def _override(pin: Pin, value: str) -> Pin:
 
 def is_engine_variable(name: str) -> bool:
     """Say whether an environment variable steers an engine, so that a stray value could change an arm."""
+    if name.startswith(OWN_PREFIX):
+        return False
     return name in ENGINE_VARIABLES or name.startswith(ENGINE_PREFIXES)
 
 
@@ -130,6 +132,7 @@ def build_environment(inherited: Mapping[str, str], pins: Iterable[Pin]) -> dict
     return environment
 
 
+OWN_PREFIX = "COLI_AB_"  # this tool's own variables, which no engine reads
 ENGINE_PREFIXES = (
     "COLI_",
     "REF_",

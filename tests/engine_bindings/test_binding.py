@@ -95,3 +95,8 @@ def test_unknown_engine_is_refused_with_a_guess_and_the_known_ones() -> None:
         find_binding("refrence")
 
     assert caught.value.hint == "did you mean 'reference'? known engines: reference"
+
+
+def test_the_tools_own_variables_are_none_of_an_engine() -> None:
+    assert not is_engine_variable("COLI_AB_KEY_FILE")
+    assert is_engine_variable("COLI_TEMP")
