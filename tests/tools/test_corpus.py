@@ -11,6 +11,7 @@ import pytest
 
 from tools.train_reference.corpus import (
     DRILL_MIX,
+    ENDING_MIX,
     LONG_MIX,
     SHORT_MIX,
     THOUGHTS,
@@ -19,6 +20,7 @@ from tools.train_reference.corpus import (
     agent,
     document,
     drill,
+    ending,
     long_document,
     recall,
     render,
@@ -31,7 +33,7 @@ from tools.train_reference.corpus import (
 from tools.train_reference.corpus.dialogue import END_OF_CALL, END_OF_TEXT, END_OF_TURN, Call, call_text
 
 Maker = Callable[[random.Random], Dialogue]
-MAKERS: list[Maker] = [document, long_document, session, drill, word_drill]
+MAKERS: list[Maker] = [document, long_document, session, drill, word_drill, ending]
 STOPS = (END_OF_TURN, END_OF_TEXT, END_OF_CALL, "</think>")
 
 
@@ -57,7 +59,7 @@ def test_same_seed_gives_the_same_text(maker: Maker) -> None:
     assert _dialogues(maker, 5) == _dialogues(maker, 5)
 
 
-@pytest.mark.parametrize("mix", [SHORT_MIX, LONG_MIX, DRILL_MIX])
+@pytest.mark.parametrize("mix", [SHORT_MIX, LONG_MIX, DRILL_MIX, ENDING_MIX])
 def test_weights_of_a_mix_add_up_to_one(mix: tuple[tuple[float, Maker], ...]) -> None:
     assert sum(weight for weight, _ in mix) == pytest.approx(1.0)
 

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .corpus import Dialogue, document, drill, long_document, render, session, word_drill
+from .corpus import Dialogue, document, drill, ending, long_document, render, session, word_drill
 
 DEPTHS = 3
 GIVEN_WEIGHT = 0.15
@@ -32,6 +32,7 @@ class Shape:
 SHORT = Shape(name="short", rows=4, length=512, drafts=320, maker=document)
 DRILL = Shape(name="drill", rows=4, length=512, drafts=320, maker=drill)
 WORD_DRILL = Shape(name="word-drill", rows=4, length=512, drafts=320, maker=word_drill)
+ENDING = Shape(name="ending", rows=4, length=512, drafts=320, maker=ending)
 LONG = Shape(name="long", rows=2, length=1024, drafts=768, maker=long_document)
 SESSION = Shape(name="session", rows=1, length=3072, drafts=640, maker=session)
 
@@ -68,6 +69,7 @@ class _Row:
 class Stage:
     """Part of the curriculum: the shapes drawn until a step, with their probabilities.
 
+    ``end_weight`` is the weight of the token that ends an answer.
     ``isolated`` documents of a row do not see one another; copying is learned much faster so. Rows of one
     session need no such mask.
     """
@@ -75,6 +77,7 @@ class Stage:
     until: float
     mix: tuple[tuple[float, Shape], ...]
     isolated: bool
+    end_weight: float = 1.0
 
 
 STAGES = (
@@ -83,7 +86,13 @@ STAGES = (
     Stage(until=2200, mix=((0.12, WORD_DRILL), (0.33, LONG), (0.55, SHORT)), isolated=False),
     Stage(until=2400, mix=((0.7, WORD_DRILL), (0.15, DRILL), (0.15, SHORT)), isolated=True),
     Stage(until=2800, mix=((0.06, DRILL), (0.02, SESSION), (0.36, LONG), (0.56, SHORT)), isolated=True),
-    Stage(until=math.inf, mix=((0.03, DRILL), (0.08, SESSION), (0.36, LONG), (0.53, SHORT)), isolated=True),
+    Stage(until=4800, mix=((0.03, DRILL), (0.08, SESSION), (0.36, LONG), (0.53, SHORT)), isolated=True),
+    Stage(
+        until=math.inf,
+        mix=((0.03, DRILL), (0.30, ENDING), (0.08, SESSION), (0.30, LONG), (0.29, SHORT)),
+        isolated=True,
+        end_weight=3.0,
+    ),
 )
 
 
@@ -140,8 +149,9 @@ def _row_drafts(rng: random.Random, row: _Row, shape: Shape) -> list[tuple[int, 
     return found[: shape.drafts]
 
 
-def build_batch(shape: Shape, rng: random.Random, tokenizer: Tokenizer, *, isolated: bool) -> Batch:
+def build_batch(shape: Shape, rng: random.Random, tokenizer: Tokenizer, stage: Stage) -> Batch:
     """Pack fresh dialogues into one batch."""
+    isolated = stage.isolated and shape is not SESSION
     rows = [_pack_row(rng, shape, tokenizer) for _ in range(shape.rows)]
     weights = torch.full((shape.rows, shape.length + 1), GIVEN_WEIGHT)
     positions = torch.zeros(shape.rows, shape.drafts, dtype=torch.long)
@@ -150,6 +160,7 @@ def build_batch(shape: Shape, rng: random.Random, tokenizer: Tokenizer, *, isola
     for index, row in enumerate(rows):
         for answer in row.answers:
             weights[index, answer.start : answer.end] = 1.0
+            weights[index, answer.end - 1 : answer.end] = stage.end_weight
         drafts = _row_drafts(rng, row, shape)
         count = len(drafts)
         at, start, end = (torch.tensor(column) for column in zip(*drafts, strict=True))
@@ -184,4 +195,4 @@ def batch_for_step(step: int, seed: int, tokenizer: Tokenizer) -> tuple[Shape, B
     """Return the batch of a step; a function of seed and step only."""
     rng, stage = random.Random(f"{seed}/{step}"), stage_of(step)
     shape = choose_shape(stage, rng)
-    return shape, build_batch(shape, rng, tokenizer, isolated=stage.isolated and shape is not SESSION)
+    return shape, build_batch(shape, rng, tokenizer, stage)

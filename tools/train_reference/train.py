@@ -1,7 +1,7 @@
 """Trains the reference model on one thread. The same command gives the same bits again.
 
-Learning rate: warm-up, a long plateau, then a straight line to zero over the last steps. A run that was
-stopped on the plateau can be resumed, also with another number of steps.
+Learning rate: warm-up, a plateau, a straight line down; then a second, shorter cycle that starts lower than
+the first one's plateau. A run that was stopped can be resumed from any saved state.
 """
 
 from __future__ import annotations
@@ -24,23 +24,29 @@ from .model import ModelConfig, ReferenceModel
 
 DEPTH_WEIGHTS = (0.5, 0.25, 0.25)
 BALANCE_RATE = 0.003
+PEAK_RATE = 3e-3
+WARMUP_STEPS = 100
 SEED = 52
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """Step-based learning rate."""
+class Cycle:
+    """Part of the schedule: until a step, with a fall in a straight line over its last ``decay`` steps."""
 
-    steps: int
-    decay_steps: int
-    peak: float = 3e-3
-    warmup: int = 100
+    until: int
+    decay: int
 
-    def rate(self, step: int) -> float:
-        """Learning rate of a step counted from 0."""
-        warm = min(1.0, (step + 1) / self.warmup)
-        left = min(1.0, (self.steps - step) / self.decay_steps)
-        return self.peak * warm * max(left, 0.02)
+
+CYCLES = (Cycle(until=4800, decay=1600), Cycle(until=6200, decay=1700))
+STEPS = CYCLES[-1].until
+
+
+def learning_rate(step: int) -> float:
+    """Return the learning rate of a step counted from 0."""
+    cycle = next(cycle for cycle in CYCLES if step < cycle.until)
+    warm = min(1.0, (step + 1) / WARMUP_STEPS)
+    left = min(1.0, (cycle.until - step) / cycle.decay)
+    return PEAK_RATE * warm * max(left, 0.02)
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
@@ -89,10 +95,9 @@ def make_optimizer(model: ReferenceModel) -> torch.optim.AdamW:
 class Trainer:
     """Owns the model, the optimizer and the position in the schedule."""
 
-    def __init__(self, tokenizer: Tokenizer, schedule: Schedule, *, compiled: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, compiled: bool) -> None:
         torch.manual_seed(SEED)
         self.tokenizer = tokenizer
-        self.schedule = schedule
         self.model = ReferenceModel(ModelConfig(vocab_size=tokenizer.get_vocab_size()))
         self.optimizer = make_optimizer(self.model)
         self.step = 0
@@ -109,7 +114,7 @@ class Trainer:
         total.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.rate(self.step)
+            group["lr"] = learning_rate(self.step)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         for layer in self.model.sparse_layers():
@@ -159,7 +164,7 @@ def train(trainer: Trainer, directory: Path, *, log_every: int, save_every: int)
     """Run to the end of the schedule, with a log line and a saved state every so often."""
     sums: dict[str, list[float]] = {}
     began = time.monotonic()
-    while trainer.step < trainer.schedule.steps:
+    while trainer.step < STEPS:
         shape, main, draft = trainer.run_step()
         if not math.isfinite(main.item()):
             raise FloatingPointError(f"loss is {main.item()} at step {trainer.step}")
@@ -184,18 +189,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokenizer", type=Path, help="tokenizer.json")
     parser.add_argument("directory", type=Path, help="where states are saved")
-    parser.add_argument("--steps", type=int, default=4800)
-    parser.add_argument("--decay-steps", type=int, default=1600)
     parser.add_argument("--resume", type=Path, help="a saved state to go on from")
     parser.add_argument("--log-every", type=int, default=50)
-    parser.add_argument("--save-every", type=int, default=250)
+    parser.add_argument("--save-every", type=int, default=200)
     parser.add_argument("--no-compile", action="store_true", help="run without torch.compile (slower)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    schedule = Schedule(steps=arguments.steps, decay_steps=arguments.decay_steps)
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
-    trainer = Trainer(tokenizer, schedule, compiled=not arguments.no_compile)
+    trainer = Trainer(tokenizer, compiled=not arguments.no_compile)
     if arguments.resume:
         trainer.load(arguments.resume)
     arguments.directory.mkdir(parents=True, exist_ok=True)

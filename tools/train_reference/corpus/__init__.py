@@ -15,14 +15,17 @@ from .dialogue import Dialogue, Segment, render
 
 __all__ = [
     "DRILL_MIX",
+    "ENDING_MIX",
     "LONG_MIX",
     "SHORT_MIX",
     "THOUGHTS",
     "Dialogue",
     "Segment",
     "agent",
+    "counting",
     "document",
     "drill",
+    "ending",
     "long_document",
     "recall",
     "render",
@@ -120,6 +123,28 @@ def drill(rng: random.Random) -> Dialogue:
 def word_drill(rng: random.Random) -> Dialogue:
     """Make an easier drill: most of its copies are of words that all differ."""
     return recall.word_drill(rng) if rng.random() < 0.8 else drill(rng)
+
+
+def counting(rng: random.Random) -> Dialogue:
+    """Make a dialogue that counts, and does nothing else."""
+    turns = tuple(talk.counting(rng, rng.choice((8, 20, 40))) for _ in range(rng.choice((1, 2, 3))))
+    return Dialogue(kind="tasks", turns=turns)
+
+
+ENDING_MIX: tuple[tuple[float, Maker], ...] = (
+    (0.35, counting),
+    (0.15, lambda rng: structured.records(rng, rng.randrange(1, 6))),
+    (0.1, lambda rng: structured.record_class(rng, rng.randrange(1, 4))),
+    (0.15, lambda rng: talk.listing(rng, rng.randrange(2, 11))),
+    (0.05, talk.listing),
+    (0.1, lambda rng: talk.foreign_words(rng, rng.randrange(1, 5))),
+    (0.1, lambda rng: talk.story(rng, rng.randrange(1, 3))),
+)
+
+
+def ending(rng: random.Random) -> Dialogue:
+    """Make a short dialogue whose request says where the answer ends."""
+    return _pick(rng, ENDING_MIX)
 
 
 def long_document(rng: random.Random) -> Dialogue:
