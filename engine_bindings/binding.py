@@ -8,6 +8,8 @@ from typing import Literal, Protocol
 from engine_bindings.fingerprint import EngineFingerprint
 
 EnginePath = Literal["chat", "serve"]
+GrammarKind = Literal["schema", "gbnf"]
+GrammarSupport = Literal["constraint", "drafts", "none"]
 PATHS: tuple[EnginePath, ...] = ("chat", "serve")
 
 
@@ -33,6 +35,7 @@ class Capabilities:
         reports_drafted: drafts proposed per turn are reported.
         reports_cached_tokens: the reused prefix is reported for exact prompts.
         interactive_lines: chat mode takes a typed line and adds the template itself.
+        grammar: what it does with a grammar: enforce it, draft from it, or take none.
     """
 
     paths: tuple[EnginePath, ...]
@@ -42,6 +45,7 @@ class Capabilities:
     reports_drafted: bool
     reports_cached_tokens: bool
     interactive_lines: bool
+    grammar: GrammarSupport = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,8 @@ class ArmSettings:
         context_tokens: size of the context, or None for the engine's default.
         temperature: for turns whose request cannot carry one (typed lines).
         top_p: likewise.
+        grammar: the kind of the scenario's grammar, for a path that reads it at the start; None without one.
+        grammar_binds: the engine must enforce it.
     """
 
     path: EnginePath
@@ -63,6 +69,8 @@ class ArmSettings:
     context_tokens: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    grammar: GrammarKind | None = None
+    grammar_binds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +81,13 @@ class Launch:
         argv: the command line.
         pins: the settings fixed for it.
         model_variable: the environment variable that names the model directory of the process.
+        grammar_variables: pins whose value is the name of a file there that holds the grammar.
     """
 
     argv: tuple[str, ...]
     pins: tuple[Pin, ...]
     model_variable: str = "SNAP"
+    grammar_variables: tuple[str, ...] = ()
 
 
 class Binding(Protocol):

@@ -1,14 +1,30 @@
 """The settings fixed for engines that speak the two stdio protocols, each with the reason it is fixed."""
 
-from engine_bindings.binding import ArmSettings, Pin
+from collections.abc import Iterable
+
+from engine_bindings.binding import ArmSettings, GrammarKind, Pin
 
 # The seed has no effect at temperature 0; it is fixed so that sampled scenarios repeat.
 SEED = "20261130"
 
+GRAMMAR_VARIABLES: dict[GrammarKind, str] = {"schema": "SCHEMA", "gbnf": "GRAMMAR"}
+GRAMMAR_FILES: dict[GrammarKind, str] = {"schema": "coli-ab-schema.json", "gbnf": "coli-ab-grammar.gbnf"}
+"""Where the grammar of a scenario lies in the engine's own model directory."""
+
 
 def build_pins(settings: ArmSettings) -> tuple[Pin, ...]:
-    """Return the environment of one arm. Arms of one scenario differ in SERVE_BATCH and DRAFT only."""
-    return (*_arm_pins(settings), *_answer_pins(settings), *_STATE_PINS, *_COUNTER_PINS, *_CLOCK_PINS)
+    """Return the environment of one arm.
+
+    Arms of one scenario differ in SERVE_BATCH and DRAFT only, and in the grammar: serve mode takes it with
+    each request.
+    """
+    own = (*_arm_pins(settings), *_answer_pins(settings), *_grammar_pins(settings))
+    return (*own, *_STATE_PINS, *_COUNTER_PINS, *_CLOCK_PINS)
+
+
+def find_grammar_variables(pins: Iterable[Pin]) -> tuple[str, ...]:
+    """Return the names of the pins that hold the scenario's grammar, and not one that the user set."""
+    return tuple(pin.name for pin in pins if pin.name in GRAMMAR_VARIABLES.values() and not pin.overridden)
 
 
 def _arm_pins(settings: ArmSettings) -> tuple[Pin, ...]:
@@ -39,6 +55,19 @@ def _answer_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     context = settings.context_tokens
     sized = () if context is None else (Pin(name="CTX", value=str(context), reason="size of the context"),)
     return (temperature, top_p, cap, *sized)
+
+
+def _grammar_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+    if settings.grammar is None or settings.path == "serve":
+        return ()
+    name, file = GRAMMAR_VARIABLES[settings.grammar], GRAMMAR_FILES[settings.grammar]
+    source = Pin(name=name, value=file, reason="the scenario's grammar, in the engine's own model directory")
+    if not settings.grammar_binds:
+        return (source,)
+    return (
+        source,
+        Pin(name="REF_GRAMMAR_CONSTRAIN", value="1", reason="the grammar is enforced, not only drafted from"),
+    )
 
 
 _STATE_PINS = (

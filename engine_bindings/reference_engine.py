@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_bindings.binding import PATHS, ArmSettings, Capabilities, Launch, apply_overrides
-from engine_bindings.colibri_family import build_pins
+from engine_bindings.colibri_family import build_pins, find_grammar_variables
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, read_engine_fingerprint, read_version
 
@@ -23,6 +23,7 @@ CAPABILITIES = Capabilities(
     reports_drafted=True,
     reports_cached_tokens=True,
     interactive_lines=True,
+    grammar="constraint",
 )
 
 
@@ -51,7 +52,8 @@ class ReferenceEngine:
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return the command and the pins of one arm."""
         argv = (sys.executable, "-m", MODULE) if self.executable is None else (str(self.executable),)
-        return Launch(argv=argv, pins=apply_overrides(build_pins(settings), overrides))
+        pins = apply_overrides(build_pins(settings), overrides)
+        return Launch(argv=argv, pins=pins, grammar_variables=find_grammar_variables(pins))
 
 
 def build_reference_engine(location: str | None) -> ReferenceEngine:

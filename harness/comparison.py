@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts
 from harness.engagement import Engagement, judge_cells, summarise_engagement
+from harness.grammar_validity import ValidityRow, check_validity
 from harness.metrics import CellMetrics
 from harness.pairing import Pairing, select_latest
 from harness.plan import Arm, CellSpec, Plan
@@ -48,6 +49,7 @@ class Comparison:
         facts: expected facts.
         speeds: medians of each arm.
         speedups: what speculation is worth.
+        validity: answers under a grammar, one row for each arm and scenario with one.
         notes: remarks that decide nothing, in plain sentences.
     """
 
@@ -61,6 +63,7 @@ class Comparison:
     speeds: tuple[ArmSpeed, ...]
     speedups: tuple[Speedup, ...]
     notes: tuple[str, ...]
+    validity: tuple[ValidityRow, ...] = ()
 
 
 def compare(
@@ -97,6 +100,7 @@ def compare(
         speeds=summarise_speed(plan, cells, figures),
         speedups=derive_speedups(plan, checked, figures),
         notes=tuple(_collect_notes(plan, records, latest, checked, engagements, prefill, facts)),
+        validity=check_validity(plan, latest),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine_bindings.chat_template import Message, Role, render_messages
+from harness.grammar import Grammar
 from harness.scenario_checks import find_problems
 from harness.scenario_format import ScenarioFile, TurnFile, parse_tables, raise_problems
 from harness.scenario_lines import locate_keys
@@ -58,6 +59,7 @@ class Scenario:
 
     ``entry`` says how chat arms get their turns: ``prompt`` sends the exact prompt, ``line`` types the user's
     text and leaves the template to the engine. Serve arms always get the rendered prompt.
+    ``grammar`` is one for all answers, or None.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Scenario:
     temperature: float
     top_p: float
     conversations: tuple[Conversation, ...]
+    grammar: Grammar | None = None
 
     @property
     def cap_tokens(self) -> int:
@@ -119,6 +122,7 @@ def _build_scenario(file: ScenarioFile) -> Scenario:
         temperature=file.defaults.temperature,
         top_p=file.defaults.top_p,
         conversations=conversations,
+        grammar=file.grammar(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from harness.grammar import build_checker
 from harness.scenario_format import ConversationFile, Problem, ScenarioFile, TurnFile, name_key
 from harness.scenario_lines import Location
 
@@ -16,6 +17,7 @@ _RAW = {"prompt", "append"}
 def find_problems(file: ScenarioFile) -> Iterator[Problem]:
     """Yield every broken rule of a file whose keys and types are right."""
     yield from _check_ids(file)
+    yield from _check_grammar(file)
     for i, conversation in enumerate(file.conversation):
         place: Location = ("conversation", i)
         yield from _check_conversation(conversation, place)
@@ -42,6 +44,23 @@ def _check_ids(file: ScenarioFile) -> Iterator[Problem]:
                 ("conversation", i, "id"), f"{conversation.id!r} is also the id of conversation {first}"
             )
         seen.setdefault(conversation.id, i)
+
+
+def _check_grammar(file: ScenarioFile) -> Iterator[Problem]:
+    if file.schema_text is not None and file.grammar_text is not None:
+        yield _problem(("grammar_file",), "schema_file is given too", "a scenario has one grammar")
+        return
+    grammar = file.grammar()
+    if grammar is None:
+        if "grammar_binds" in file.model_fields_set:
+            yield _problem(
+                ("grammar_binds",), "there is no grammar", "name one with schema_file or grammar_file"
+            )
+        return
+    try:
+        build_checker(grammar.kind, grammar.text)
+    except ValueError as error:
+        yield _problem(("schema_file" if grammar.kind == "schema" else "grammar_file",), str(error))
 
 
 def _check_conversation(conversation: ConversationFile, place: Location) -> Iterator[Problem]:

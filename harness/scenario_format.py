@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine_bindings.errors import ScenarioError
+from harness.grammar import Grammar
 from harness.scenario_lines import Location, line_of, locate_keys
 
 MAX_CAP_TOKENS = 1_000_000
@@ -17,6 +18,9 @@ MAX_PROBLEMS = 8
 
 FILE_FORMS = ("user", "tool", "prompt", "append", "system")
 """Keys whose text may come from a file, written as ``<key>_file``."""
+
+GRAMMAR_FORMS = ("schema_file", "grammar_file")
+"""Keys of the top whose text always comes from a file; their value becomes that text."""
 
 NonEmpty = Annotated[str, Field(min_length=1)]
 Kind = Literal["user", "tool", "prompt", "append"]
@@ -75,8 +79,19 @@ class ScenarioFile(_Table):
     title: str = ""
     description: str = ""
     entry: Literal["prompt", "line"] = "prompt"
+    schema_text: Annotated[str | None, Field(alias="schema_file")] = None
+    grammar_text: Annotated[str | None, Field(alias="grammar_file")] = None
+    grammar_binds: bool = True
     defaults: DefaultsFile = DefaultsFile()
     conversation: Annotated[list[ConversationFile], Field(min_length=1)]
+
+    def grammar(self) -> Grammar | None:
+        """Return the grammar of the file's answers, if it has one."""
+        if self.schema_text is not None:
+            return Grammar(kind="schema", text=self.schema_text, binds=self.grammar_binds)
+        if self.grammar_text is not None:
+            return Grammar(kind="gbnf", text=self.grammar_text, binds=self.grammar_binds)
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +149,9 @@ def name_key(location: Location) -> str:
 
 def _resolve_file_forms(data: dict[str, Any], read_text: Callable[[str], str]) -> list[Problem]:
     """Replace every ``<key>_file`` in ``data`` by ``<key>`` with the file's text; return what went wrong."""
-    problems = []
+    named = [(key, data[key]) for key in GRAMMAR_FORMS if isinstance(data.get(key), str)]
+    read = [_read_one(data, key, name, (key,), read_text) for key, name in named]
+    problems = [problem for problem in read if problem]
     for location, table in _text_tables(data):
         for key in FILE_FORMS:
             name = table.get(f"{key}_file")
@@ -152,6 +169,13 @@ def _resolve_one(
             location=place, message=f"{name_key(place)}: both {key} and {key}_file are given", hint="keep one"
         )
     del table[f"{key}_file"]
+    return _read_one(table, key, name, place, read_text)
+
+
+def _read_one(
+    table: dict[str, Any], key: str, name: str, place: Location, read_text: Callable[[str], str]
+) -> Problem | None:
+    """Put the text of the file ``name`` under ``key``, or return why it cannot be read."""
     try:
         table[key] = read_text(name)
     except (OSError, UnicodeDecodeError) as error:

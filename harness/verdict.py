@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.comparison import CellFailure, Comparison
 from harness.contrasts import ContrastResult, FoundDifference
+from harness.grammar_validity import describe_breaches, describe_unjudged
 from harness.identity import Difference
 from harness.plan import Plan
 from harness.prefill import PrefillRow
@@ -33,16 +34,17 @@ class Verdict:
 def judge(plan: Plan, comparison: Comparison) -> Verdict:
     """Give the verdict.
 
-    A failed cell makes the run invalid. Else a proven difference between two valid arms, or a prefix
-    proven wrong, is a failure. Else anything void, unsteady, missing or not compared leaves it
-    inconclusive. Only what is left passes.
+    A failed cell makes the run invalid. Else a proven difference between two valid arms, a prefix
+    proven wrong, or an answer outside a grammar that binds it, is a failure. Else anything void, unsteady,
+    missing or not compared leaves it inconclusive. Only what is left passes.
     """
     if comparison.failures:
         return _invalid(comparison)
     different = [c for c in comparison.contrasts if c.state == "different" and c.contrast.kind != "self"]
     wrong = [row for row in comparison.prefill if row.state == "wrong"]
-    if different or wrong:
-        return _fail(comparison, sorted(different, key=lambda c: _ORDER[c.contrast.kind]), wrong)
+    breaches = list(describe_breaches(comparison.validity))
+    if different or wrong or breaches:
+        return _fail(comparison, sorted(different, key=lambda c: _ORDER[c.contrast.kind]), wrong, breaches)
     doubts = _list_doubts(comparison)
     if doubts:
         return _verdict("inconclusive", f"INCONCLUSIVE: {doubts[0]}{_more(doubts)}", doubts)
@@ -76,11 +78,19 @@ def _describe_failure(item: CellFailure) -> str:
 
 
 def _fail(
-    comparison: Comparison, different: Sequence[ContrastResult], wrong: Sequence[PrefillRow]
+    comparison: Comparison,
+    different: Sequence[ContrastResult],
+    wrong: Sequence[PrefillRow],
+    breaches: Sequence[str],
 ) -> Verdict:
-    reasons = [_describe_contrast(result) for result in different]
+    reasons = [f"grammar: {breach}" for breach in breaches]
+    reasons += [_describe_contrast(result) for result in different]
     reasons += [_describe_prefix(row) for row in wrong]
     reasons += _name_odd_arm(comparison)
+    if breaches:
+        # A text that differs because one side ignored its grammar is named by the cause.
+        sentence = f"FAIL: an answer breaks the grammar that binds it: {breaches[0]}"
+        return _verdict("fail", sentence, reasons)
     claim = _claim(different)
     first = (
         f"{different[0].contrast.name} differs in {describe_found(different[0])}" if different else reasons[0]
@@ -168,6 +178,7 @@ def _list_doubts(comparison: Comparison) -> list[str]:
     for result in comparison.contrasts:
         if result.state == "undecided":
             doubts += [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
+    doubts += describe_unjudged(comparison.validity)
     return doubts
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from harness.report import PinRow, Report
-from reports import evidence, figures
+from reports import evidence, figures, grammar
 from reports.page import Page
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow", "invalid": "bold magenta"}
@@ -26,6 +26,7 @@ def render_text(report: Report, *, width: int = 100, colour: bool = False) -> st
     evidence.add_contrasts(page, report)
     evidence.add_differences(page, report)
     evidence.add_failures(page, report)
+    grammar.add_validity(page, report)
     figures.add_prefill(page, report)
     figures.add_speed(page, report)
     figures.add_facts(page, report)

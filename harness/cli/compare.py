@@ -13,6 +13,7 @@ from engine_bindings.fingerprint import read_model_fingerprint, read_weights_byt
 from engine_bindings.registry import BINDINGS, find_binding
 from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
+from harness.cli.grammar_support import fit_grammar
 from harness.cli.output import write_result
 from harness.cli.progress import open_progress
 from harness.cli.results import analyze_run, print_report
@@ -214,7 +215,7 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
     scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
     timeouts = _read_timeouts(arguments, model_dir)
     plan = build_plan(
-        [loaded.scenario for loaded in scenarios],
+        [fit_grammar(loaded.scenario, binding) for loaded in scenarios],
         engine=arguments.engine,
         depth=arguments.depth,
         repetitions=arguments.repetitions,

@@ -17,10 +17,9 @@ from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback, StdioSession
+from harness.grammar import Grammar
 from harness.plan import Arm, Timeouts
 from harness.scenario import Scenario
-
-_SESSIONS: dict[str, type[StdioSession]] = {"chat": ChatSession, "serve": ServeSession}
 
 
 @dataclass(kw_only=True)
@@ -54,6 +53,7 @@ class EngineLauncher:
 
     def launch(self, arm: Arm, scenario: Scenario) -> Launch:
         """Return how the engine of an arm is started for a scenario."""
+        grammar = _select_grammar(arm, scenario)
         settings = ArmSettings(
             path=arm.path,
             depth=arm.depth,
@@ -61,6 +61,8 @@ class EngineLauncher:
             context_tokens=self.context_tokens,
             temperature=scenario.temperature,
             top_p=scenario.top_p,
+            grammar=grammar.kind if grammar else None,
+            grammar_binds=grammar is not None and grammar.binds,
         )
         return self.binding.launch(settings, self.overrides)
 
@@ -74,15 +76,43 @@ class EngineLauncher:
             EngineStartError: the system cannot run the program.
         """
         log = StderrLog(stderr_file)
+        launch, grammar = self.launch(arm, scenario), _select_grammar(arm, scenario)
         with private_model_directory(self.model_dir) as private:
+            if grammar is not None:
+                _write_grammar(grammar, launch, private)
             process = EngineProcess.start(
-                self.launch(arm, scenario),
+                launch,
                 inherited=self.inherited,
                 model_dir=private,
                 log=log,
                 guard=self._guard,
             )
             try:
-                yield _SESSIONS[arm.path](process, log, self.timeouts, on_output=on_output)
+                yield self._open_session(arm, process, log, grammar=grammar, on_output=on_output)
             finally:
                 process.kill()
+
+    def _open_session(
+        self,
+        arm: Arm,
+        process: EngineProcess,
+        log: StderrLog,
+        *,
+        grammar: Grammar | None,
+        on_output: OutputCallback,
+    ) -> StdioSession:
+        if arm.path == "chat":
+            return ChatSession(process, log, self.timeouts, on_output=on_output)
+        return ServeSession(process, log, self.timeouts, on_output=on_output, grammar=grammar)
+
+
+def _select_grammar(arm: Arm, scenario: Scenario) -> Grammar | None:
+    """Return the grammar that an arm gets, if any."""
+    grammar = scenario.grammar
+    return grammar if grammar is not None and grammar.is_for(arm.depth) else None
+
+
+def _write_grammar(grammar: Grammar, launch: Launch, private: Path) -> None:
+    for pin in launch.pins:
+        if pin.name in launch.grammar_variables:
+            (private / pin.value).write_bytes(grammar.text.encode("utf-8"))

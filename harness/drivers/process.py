@@ -68,6 +68,7 @@ class EngineProcess:
     ) -> Self:
         """Start the engine on a model directory. Raises EngineStartError when the system cannot run it."""
         environment = build_environment(inherited, launch.pins) | {launch.model_variable: str(model_dir)}
+        environment |= {name: str(model_dir / environment[name]) for name in launch.grammar_variables}
         pipe = subprocess.PIPE
         started_ns = time.monotonic_ns()
         try:

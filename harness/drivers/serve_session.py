@@ -13,16 +13,24 @@ from engine_bindings.wire.events import (
     Refused,
     TurnProfile,
 )
+from engine_bindings.wire.mux_extension import Options, encode_options
 from engine_bindings.wire.mux_protocol import MuxClient
 from harness.drivers.answer import Answer
 from harness.drivers.base import Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
+from harness.grammar import Grammar
 from harness.plan import Timeouts
+
+# Chat mode begins its grammar behind the reasoning, if there is any; serve mode has to be asked to.
+BINDING_OPTIONS = Options(constrain=True, constrain_after="think")
 
 
 class ServeSession(StdioSession):
-    """Serve mode with one request at a time on slot 0."""
+    """Serve mode with one request at a time on slot 0.
+
+    Every request carries ``grammar``; one that binds needs the protocol's extension.
+    """
 
     def __init__(
         self,
@@ -31,9 +39,12 @@ class ServeSession(StdioSession):
         timeouts: Timeouts,
         *,
         on_output: OutputCallback = ignore_output,
+        grammar: Grammar | None = None,
     ) -> None:
         super().__init__(transport, log, timeouts, on_output=on_output)
         self._client: MuxClient = MuxClient()
+        self._grammar = b"" if grammar is None else grammar.text.encode("utf-8")
+        self._options = BINDING_OPTIONS if grammar is not None and grammar.binds else None
         self._request_id = 0
         self._accepted_ns: int | None = None
         self._forwards: int | None = None
@@ -44,13 +55,15 @@ class ServeSession(StdioSession):
     def _encode(self, request: TurnRequest) -> bytes:
         self._request_id += 1
         self._accepted_ns = self._forwards = None
-        return self._client.encode_submit(
+        submit = self._client.encode_submit(
             request_id=self._request_id,
             prompt=request.prompt,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
+            grammar=self._grammar,
         )
+        return submit if self._options is None else encode_options(self._request_id, self._options) + submit
 
     def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
         tokens = []
