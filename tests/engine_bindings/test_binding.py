@@ -1,6 +1,7 @@
 """Pins, overrides and the environment that an engine gets; the registry of engines."""
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,30 @@ def test_arms_differ_in_path_and_depth_only() -> None:
 
     assert {name for name in chat if chat[name] != serve[name]} == {"SERVE_BATCH", "DRAFT"}
     assert (serve["SERVE_BATCH"], serve["DRAFT"], serve["NGEN"]) == ("1", "3", "64")
+
+
+def test_chat_arms_find_the_grammar_in_a_file_of_the_model_directory() -> None:
+    bound = ArmSettings(path="chat", depth=3, cap_tokens=64, grammar="schema", grammar_binds=True)
+    free = ArmSettings(path="chat", depth=3, cap_tokens=64, grammar="gbnf")
+    new = {"SCHEMA": "coli-ab-schema.json", "REF_GRAMMAR_CONSTRAIN": "1"}
+
+    assert pins_of(bound).items() - pins_of(replace(bound, grammar=None)).items() == new.items()
+    assert ReferenceEngine().launch(bound, {}).grammar_variables == ("SCHEMA",)
+    assert ReferenceEngine().launch(free, {}).grammar_variables == ("GRAMMAR",)
+    assert "REF_GRAMMAR_CONSTRAIN" not in pins_of(free)
+    assert all(is_engine_variable(pin.name) for pin in ReferenceEngine().launch(bound, {}).pins)
+
+
+def test_served_requests_carry_the_grammar_themselves() -> None:
+    bound = replace(SETTINGS, grammar="schema", grammar_binds=True)
+
+    assert pins_of(bound) == pins_of(SETTINGS)
+
+
+def test_grammar_that_the_user_set_is_left_alone() -> None:
+    free = ArmSettings(path="chat", depth=3, cap_tokens=64, grammar="gbnf")
+
+    assert ReferenceEngine().launch(free, {"GRAMMAR": "/own.gbnf"}).grammar_variables == ()
 
 
 def test_every_pin_gives_its_reason() -> None:

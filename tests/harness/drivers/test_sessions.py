@@ -18,6 +18,7 @@ from harness.drivers.chat_session import ChatSession
 from harness.drivers.scripted import Err, Out, ScriptedTransport
 from harness.drivers.serve_session import ServeSession
 from harness.drivers.stderr_log import StderrLog
+from harness.grammar import Grammar
 from harness.plan import Timeouts
 
 READY = b"== engine ==\nloaded\n\x01\x01READY\x01\x01\nSTAT 0 0.00 0.0 0.01\n"
@@ -54,10 +55,12 @@ def chat(*steps: Out | Err, exit_status: int | None = 0) -> tuple[ChatSession, S
     return ChatSession(transport, log, TIMEOUTS), transport
 
 
-def serve(*steps: Out | Err, exit_status: int | None = 0) -> tuple[ServeSession, ScriptedTransport]:
+def serve(
+    *steps: Out | Err, exit_status: int | None = 0, grammar: Grammar | None = None
+) -> tuple[ServeSession, ScriptedTransport]:
     log = StderrLog(io.BytesIO())
     transport = ScriptedTransport(log, steps, exit_status=exit_status)
-    return ServeSession(transport, log, TIMEOUTS), transport
+    return ServeSession(transport, log, TIMEOUTS, grammar=grammar), transport
 
 
 def test_chat_turn_is_recorded_with_its_counts_and_times() -> None:
@@ -104,6 +107,22 @@ def test_serve_turn_is_recorded_token_by_token() -> None:
     assert record.token_lengths == (4, 2, 1)
     assert [(d.at_ns, d.size_bytes, d.tokens) for d in record.deliveries] == [(100, 6, 2), (200, 1, 1)]
     assert (record.accepted_ns, record.done_ns, record.forwards, record.finish) == (10, 210, 2, "stop")
+
+
+@pytest.mark.parametrize(
+    ("binds", "options"), [(True, b"OPTIONS 1 constrain=1 constrain_after=think\n"), (False, b"")]
+)
+def test_served_request_carries_the_grammar_and_binds_it_by_the_extension(
+    binds: bool, options: bytes
+) -> None:
+    done = Out(data=b"ACCEPT 1 38\nDONE 1 STAT 0 50.00 0.0 0.01 38 0\n", at_ns=10)
+    grammar = Grammar(kind="gbnf", text='root ::= "é"', binds=binds)
+    session, transport = serve(SERVE_READY, done, grammar=grammar)
+
+    session.start()
+    session.run_turn(request())
+
+    assert transport.sent == options + 'SUBMIT 1 0 5 16 0 1 13\nHelloroot ::= "é"\n'.encode()
 
 
 def test_saved_conversation_that_was_resumed_is_reported() -> None:
