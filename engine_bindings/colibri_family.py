@@ -61,12 +61,18 @@ def _grammar_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     if settings.grammar is None or settings.path == "serve":
         return ()
     name, file = GRAMMAR_VARIABLES[settings.grammar], GRAMMAR_FILES[settings.grammar]
-    source = Pin(name=name, value=file, reason="the scenario's grammar, in the engine's own model directory")
+    source = Pin(
+        name=name, value=file, reason="chat mode reads the scenario's grammar from its model directory"
+    )
     if not settings.grammar_binds:
         return (source,)
     return (
         source,
-        Pin(name="REF_GRAMMAR_CONSTRAIN", value="1", reason="the grammar is enforced, not only drafted from"),
+        Pin(
+            name="REF_GRAMMAR_CONSTRAIN",
+            value="1",
+            reason="chat mode enforces the grammar, and does not only draft from it",
+        ),
     )
 
 
