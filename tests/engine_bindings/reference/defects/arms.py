@@ -19,6 +19,8 @@ from tests.engine_bindings.reference.engine_sessions import ChatSession, Script,
 
 PROMPT = [1, 2, 3, 4, 5]
 DEPTH = 3
+# Long enough for a head that goes astray with each rejection to show it.
+LONG_CAP = 200
 QUESTIONS = (
     "Count from 3 to 30",
     "Write a short story about a dog named Rex and a river.",
@@ -130,13 +132,19 @@ class RealEngine:
 
 
 @cache
-def ask_all(defect: str | None, depth: int = DEPTH, slot: int = 0) -> tuple[tuple[int, ...], int, int]:
-    """All tokens of the questions asked one by one in a cold slot, drafted and accepted."""
+def ask_all(
+    defect: str | None, depth: int = DEPTH, slot: int = 0, pattern: str = ""
+) -> tuple[tuple[int, ...], int, int]:
+    """All tokens of the questions asked one by one in a cold slot, drafted and accepted.
+
+    ``pattern`` forces which drafts are accepted, where a symptom needs many rejections.
+    """
+    forced = {"REF_FORCE_ACCEPT": pattern} if pattern else {}
     said: list[int] = []
     drafted = accepted = 0
     for question in QUESTIONS:
-        real = Arm(defect).real(depth=depth, slots=slot + 1)
-        text, turn = real.answer(real.encode(render(question)), slot=slot)
+        real = Arm(defect).real(depth=depth, slots=slot + 1, **forced)
+        text, turn = real.answer(real.encode(render(question)), LONG_CAP, slot=slot)
         said += text
         drafted += turn.drafted
         accepted += turn.accepted
