@@ -3,13 +3,16 @@
 The library behind it is imported at the first grammar, so that an engine without one starts quickly.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from engine_bindings.reference.tokenizer import TOKENIZER_FILE
+import tokenizers
+
+from engine_bindings.reference.tokenizer import TOKENIZER_FILE, Tokenizer
 from engine_bindings.wire.mux_extension import LARK_PREFIX
 
 if TYPE_CHECKING:
@@ -118,15 +121,38 @@ class GrammarCompiler:
         return Grammar(compiled, rules=1 if schema else len(RULE.findall(text)))
 
     def _load_tokenizer(self) -> "LLTokenizer":
-        from llguidance import LLTokenizer  # noqa: PLC0415 - slow to import
+        from llguidance import LLTokenizer, TokenizerWrapper  # noqa: PLC0415 - slow to import
 
         if self._tokenizer is None:
             if not self._ends:
                 raise GrammarError("this model has no stop token, so an answer could not end")
-            source = self._path.read_text("utf-8")
             # One end is enough here: which of them may come is the constraint's own business.
-            self._tokenizer = LLTokenizer(source, n_vocab=self._vocab_size, eos_token=self._ends[0])
+            plain = PlainTokenizer(self._path, vocab_size=self._vocab_size, end=self._ends[0])
+            wrapped = TokenizerWrapper(plain)
+            self._tokenizer = LLTokenizer(wrapped, n_vocab=self._vocab_size, eos_token=self._ends[0])
         return self._tokenizer
+
+
+class PlainTokenizer:
+    """The tokenizer as the library sees it: text never becomes an added token.
+
+    With the file's own tokenizer the library forces the added token where a grammar spells its text, and then
+    refuses it. Here such a token comes only where a Lark grammar names it.
+    """
+
+    def __init__(self, path: Path, *, vocab_size: int, end: int) -> None:
+        tokenizer = Tokenizer(path.parent)
+        content = json.loads(path.read_text("utf-8"))
+        self._library = tokenizers.Tokenizer.from_str(json.dumps({**content, "added_tokens": []}))
+        self.eos_token_id = end
+        self.bos_token_id = None
+        self.special_token_ids = sorted(tokenizer.added_ids)
+        self.tokens = [tokenizer.token_bytes(token) for token in range(vocab_size)]
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return the ids of text."""
+        ids: list[int] = self._library.encode(text.decode("utf-8"), add_special_tokens=False).ids
+        return ids
 
 
 def is_schema(text: bytes) -> bool:

@@ -1,5 +1,6 @@
 """Serve mode's extension in this process: options, details of tokens, constraints, and the plain protocol."""
 
+import json
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -474,3 +475,27 @@ def test_a_plain_grammar_that_does_not_compile_is_named_and_the_turn_runs_as_eve
     assert line in capfd.readouterr().err
     assert session.tokens(1) == session.tokens(2)
     assert session.profiles()[0].forwards == session.profiles()[1].forwards < 12
+
+
+# Text of added tokens, grammars that break, and ends during prefill
+
+ADDED = ("</think>", "<tool_call>", "</arg_key>", "</arg_value>", "<|user|>", "<|endoftext|>", "[gMASK]")
+
+
+@pytest.mark.parametrize("text", ADDED)
+@pytest.mark.parametrize("depth", ["0", "3"])
+def test_the_text_of_an_added_token_is_plain_text_under_a_grammar(text: str, depth: str) -> None:
+    quoted = json.dumps(text)
+    grammars = {
+        f'{{"const": {quoted}}}': quoted,
+        f"root ::= {json.dumps(text + 'abc')}": f"{text}abc",
+        f'{{"type": "object", "properties": {{{quoted}: {{"const": 1}}}}, "required": [{quoted}]}}': (
+            f"{{{quoted}: 1}}"
+        ),
+    }
+    for grammar, expected in grammars.items():
+        session = run_all(HUNDRED[:1], Options(constrain=True), depth=depth, grammar=grammar.encode())
+        assert session.text(1).decode() == expected
+        assert session.mode.runtime.tokenizer.added_ids.isdisjoint(
+            session.mode.engine.slots[0].history[-len(session.tokens(1)) :]
+        )
