@@ -179,7 +179,7 @@ def refusal_error(error: TurnRefused, job: Job) -> ApiError:
     if error.code == "BAD_GRAMMAR":
         reason = " ".join(error.arguments).replace("_", " ")
         return invalid(
-            f"the grammar does not compile: {reason}", param=job.grammar_param, code="invalid_grammar"
+            f"the grammar cannot be followed: {reason}", param=job.grammar_param, code="invalid_grammar"
         )
     if error.code == "EMPTY_PROMPT":
         return invalid("the prompt is empty", param="prompt", code="empty_prompt")

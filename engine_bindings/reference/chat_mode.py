@@ -208,7 +208,8 @@ class ChatMode(TurnLog):
             turn,
             seconds=turn.ended_s - turn.started_s,
             prompt_tokens=prompt_tokens,
-            length_limited=self.engine.rules.length_limited(turn.finish),
+            # STAT has one flag for an answer that is cut, and a broken grammar cuts it: stderr says by what.
+            length_limited=self.engine.rules.length_limited(turn.finish) or turn.finish == "failed",
         )
 
     def _end(self, stat: Stat, *, newline: bool = False) -> None:

@@ -19,6 +19,7 @@ Origin = Literal["p", "d", "g"]
 
 # The logit of a token that must not come. Finite, so that a margin to it is a number that can be printed.
 FORBIDDEN = np.finfo(np.float32).min
+STUCK = "the grammar allows no token here and no end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +196,20 @@ class Constraint:
         return Draft(tokens=(*guesses[:guessed], *forced), guessed=guessed)
 
     def limit(self, logits: FloatArray, drafts: Sequence[int], /) -> FloatArray:
-        """Return the rows with every token that must not come at ``FORBIDDEN``."""
+        """Return the rows with every token that must not come at ``FORBIDDEN``.
+
+        A draft that the grammar refuses must not come in its row; the rows behind it mean nothing.
+        """
         allowed = [self._allowed()]
-        for pushed, token in enumerate(drafts, 1):
+        pushed = 0
+        for token in drafts:
             if not self._push(token):
-                raise ValueError(f"draft {pushed} of {len(drafts)}, token {token}, is against the grammar")
+                allowed[-1] = self._without(allowed[-1], token)
+                break
+            pushed += 1
             allowed.append(self._allowed())
-        self._pop(len(drafts))
+        self._pop(pushed)
+        allowed += [allowed[-1]] * (len(drafts) - pushed)
         limited: FloatArray = np.where(np.array(allowed), logits, FORBIDDEN)
         return limited
 
@@ -211,6 +219,7 @@ class Constraint:
             if not self._opening_mask[token]:
                 return False
         elif token in self.ends or self._matcher.try_consume_tokens([token]) != 1:
+            self._note_error()
             return False
         self._taken += 1
         if self._started is None and self._opening and token == self._opening.closing:
@@ -230,21 +239,35 @@ class Constraint:
         if self._started is None or count < 1:
             return []
         tokens = self._matcher.compute_ff_tokens()[:count]
+        self._note_error()
         return next((tokens[:i] for i, token in enumerate(tokens) if token in self.ends), tokens)
 
     def _allowed(self) -> BoolArray:
-        """Return which tokens [V] may come next; at least one may."""
+        """Return which tokens [V] may come next; at least one may. A grammar that is stuck is a failure."""
         if self._started is None:
             return self._opening_mask
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        bits = np.frombuffer(self._matcher.compute_bitmask() or bytes(-(-self._vocab_size // 8)), np.uint8)
+        self._note_error()
         allowed: BoolArray = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(np.bool_)
         allowed[self._ends] = False
         if not allowed.any():
-            self.failure = self.failure or self._matcher.get_error().partition("\n")[0]
+            if not self._matcher.is_accepting():
+                self.failure = self.failure or STUCK
             allowed[self._ends] = True
         elif not self._to_the_last and self._matcher.is_accepting():
             allowed[self._ends] = True
         return allowed
+
+    def _without(self, allowed: BoolArray, token: int) -> BoolArray:
+        """Return a row's mask without a token that was refused; a row that allowed nothing else is stuck."""
+        rest = allowed.copy()
+        rest[token] = False
+        if not rest.any():
+            self.failure = self.failure or STUCK
+        return rest
+
+    def _note_error(self) -> None:
+        self.failure = self.failure or self._matcher.get_error().partition("\n")[0]
 
     def _build_opening_mask(self, opening: Opening | None) -> BoolArray:
         mask = np.ones(self._vocab_size, np.bool_)

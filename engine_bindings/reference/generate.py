@@ -212,6 +212,9 @@ class Engine:
         shape = Shape(len(prompt) - turn.matched_tokens, 1, turn.matched_tokens)
         logits = rules.seen_logits(rules.opening_row(rows.logits), shape)
         limited = turn.guide.limit(logits, ())
+        if turn.guide.failure:
+            turn.finish = "failed"
+            return
         self._plan_next(turn, logits[0], limited[0], self._choose(turn, limited, len(prompt), ())[0])
 
     def _take(self, turn: Turn) -> bool:
@@ -242,6 +245,12 @@ class Engine:
         """Accept the drafts that the verify rows confirm, emit them, and keep exactly their KV rows."""
         rules, slot = self.rules, turn.slot
         limited = turn.guide.limit(logits, rules.grammar_drafts(draft.tokens))
+        if turn.guide.failure:
+            # Nothing may be chosen from these rows; the token that was taken is emitted and stays.
+            self._keep(turn, (), hidden)
+            turn.finish = turn.finish or "failed"
+            turn.count(draft, 0, drafted=rules.counted_drafts(draft.tokens), accepted=0)
+            return
         chosen = self._choose(turn, limited, slot.length + 1, draft.tokens)
         accepted = rules.count_accepted(draft.tokens, chosen)
         block = Block(tokens=(), finish=None)
@@ -284,6 +293,8 @@ class Engine:
         """Emit a block whose tokens were chosen from the rows ``logits``; ``rejected`` drafts followed it."""
         turn.finish = turn.finish or block.finish
         turn.guide.take(self.rules.grammar_takes(block.tokens, rejected))
+        if turn.guide.failure:
+            turn.finish = turn.finish or "failed"
         if block.tokens:
             tokens = self.rules.once(block.tokens, turn.emitted)
             turn.emitted += len(tokens)

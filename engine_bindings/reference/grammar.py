@@ -5,10 +5,10 @@ The library behind it is imported at the first grammar, so that an engine withou
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import tokenizers
 
@@ -18,8 +18,10 @@ from engine_bindings.wire.mux_extension import LARK_PREFIX
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
+T = TypeVar("T")
 KEPT_GRAMMARS = 64  # compiled grammars that wait to be asked for again
 MAX_REASON_CHARACTERS = 200
+EMPTY_LANGUAGE = "no text obeys it"
 RULE = re.compile(r"^\s*[A-Za-z_][\w.-]*\s*(?:::=|:)", re.MULTILINE)
 # The layout of Python's json.dumps, which the reference model writes: with the white space fixed, far more
 # tokens are forced, and an answer cannot go on in white space for ever. A schema's own "x-guidance" wins.
@@ -77,7 +79,7 @@ class Grammar:
 
     def start(self) -> Matcher:
         """Return a matcher at the beginning."""
-        return self._compiled.deep_copy()
+        return SafeMatcher(self._compiled.deep_copy())
 
 
 class CompiledMatcher(Matcher, Protocol):
@@ -86,6 +88,51 @@ class CompiledMatcher(Matcher, Protocol):
     def deep_copy(self) -> Matcher:
         """Return a matcher of its own in the same place."""
         ...
+
+
+class SafeMatcher:
+    """A matcher that tells every error by ``get_error``: what the library raises must not end a process."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self._matcher = matcher
+        self._error = ""
+
+    def try_consume_tokens(self, tokens: list[int], /) -> int:
+        """Take tokens up to the first that the grammar refuses; return how many were taken."""
+        return self._ask(lambda: self._matcher.try_consume_tokens(tokens), 0)
+
+    def rollback(self, num_tokens: int, /) -> bool:
+        """Undo the last tokens."""
+        return self._ask(lambda: self._matcher.rollback(num_tokens), False)
+
+    def reset(self) -> bool:
+        """Undo everything."""
+        return self._ask(self._matcher.reset, False)
+
+    def compute_bitmask(self) -> bytes:
+        """Return one bit per token; nothing once the matcher is broken."""
+        return self._ask(self._matcher.compute_bitmask, b"")
+
+    def compute_ff_tokens(self) -> list[int]:
+        """Return the tokens that must come next, as far as their borders are certain."""
+        return self._ask(self._matcher.compute_ff_tokens, [])
+
+    def is_accepting(self) -> bool:
+        """Return whether the text may end here."""
+        return self._ask(self._matcher.is_accepting, False)
+
+    def get_error(self) -> str:
+        """Return what broke the matcher in one line, empty when nothing did."""
+        return self._error or self._matcher.get_error().partition("\n")[0]
+
+    def _ask(self, call: Callable[[], T], otherwise: T) -> T:
+        if self._error:
+            return otherwise
+        try:
+            return call()
+        except Exception as error:
+            self._error = str(error).partition("\n")[0] or type(error).__name__
+            return otherwise
 
 
 class GrammarCompiler:
@@ -118,7 +165,10 @@ class GrammarCompiler:
         compiled = LLMatcher(self._load_tokenizer(), to_library_form(text, schema=schema), log_level=0)
         if compiled.get_error():
             raise GrammarError(compiled.get_error(), schema=schema)
-        return Grammar(compiled, rules=1 if schema else len(RULE.findall(text)))
+        grammar = Grammar(compiled, rules=1 if schema else len(RULE.findall(text)))
+        if reason := find_dead_end(grammar.start()):
+            raise GrammarError(reason, schema=schema)
+        return grammar
 
     def _load_tokenizer(self) -> "LLTokenizer":
         from llguidance import LLTokenizer, TokenizerWrapper  # noqa: PLC0415 - slow to import
@@ -153,6 +203,19 @@ class PlainTokenizer:
         """Return the ids of text."""
         ids: list[int] = self._library.encode(text.decode("utf-8"), add_special_tokens=False).ids
         return ids
+
+
+def find_dead_end(matcher: Matcher) -> str:
+    """Return why no text can follow the part that a grammar forces first, empty when one can.
+
+    Grammars without any text, and those that are too large for the library, show only here.
+    """
+    matcher.try_consume_tokens(matcher.compute_ff_tokens())
+    possible = any(matcher.compute_bitmask()) or matcher.is_accepting()
+    error = matcher.get_error()
+    if possible and not error:
+        return ""
+    return EMPTY_LANGUAGE if error in {"", "NoExtensionBias"} else error
 
 
 def is_schema(text: bytes) -> bool:

@@ -18,7 +18,7 @@ from engine_bindings.reference.sampling import Draws, Sampling, choose_token
 from engine_bindings.reference.slot import Slot
 
 FloatArray = NDArray[np.float32]
-Finish = Literal["stop", "length", "stopped", "cancelled"]
+Finish = Literal["stop", "length", "stopped", "cancelled", "failed"]  # failed: the grammar broke
 
 PREFILL_CHUNK_TOKENS = 256  # bounds the memory of attention scores; the result does not depend on it
 CONTEXT_MARGIN_TOKENS = 2  # a prompt leaves room for one token and its successor's row

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from engine_bindings.reference.console import TurnLog, build_empty_stat, build_stat, log
 from engine_bindings.reference.constraint import UNGUIDED, DraftSource, Guide
 from engine_bindings.reference.generate import Pick, Turn
-from engine_bindings.reference.grammar import GrammarError
+from engine_bindings.reference.grammar import MAX_REASON_CHARACTERS, GrammarError
 from engine_bindings.reference.guides import build_guides
 from engine_bindings.reference.machine import read_hardware
 from engine_bindings.reference.pipes import Source, StopFlags, Writer
@@ -81,7 +81,7 @@ class ServeMode(TurnLog):
             if not self.engine.active and self.input_ended:
                 return 0
             for turn in self.engine.step():
-                self._report_done(turn)
+                self._report_end(turn)
 
     def on_tokens(self, turn: Turn, tokens: Sequence[int], picks: Sequence[Pick]) -> None:
         """Write one DATA frame for every token, behind its TOKEN line if wanted, a block in one write."""
@@ -160,7 +160,7 @@ class ServeMode(TurnLog):
                 raise ValueError("its options were refused, and no new ones came")
             return self._prepare(command, options)
         except GrammarError as error:
-            return self._refuse(request_id, BAD_GRAMMAR, error.reason.replace(" ", "_"))
+            return self._refuse(request_id, BAD_GRAMMAR, word_reason(error.reason))
         except ValueError as error:
             log(f"[API] refused: {error}")
             return self._refuse(request_id, BAD_REQUEST)
@@ -232,7 +232,7 @@ class ServeMode(TurnLog):
             self._refuse(request_id, NOT_FOUND)
             return
         self.engine.end(turn, "stopped")
-        self._report_done(turn)
+        self._report_end(turn)
 
     def _cancel(self, request_id: int) -> None:
         turn = self._find(request_id)
@@ -240,14 +240,12 @@ class ServeMode(TurnLog):
             self._refuse(request_id, NOT_FOUND)
             return
         self.engine.end(turn, "cancelled")
-        self.report_turn(turn)
-        self._refuse(request_id, CANCELLED)
-        self.files.save(turn.slot)
+        self._report_end(turn)
 
     def _end_all(self) -> None:
         for turn in list(self.engine.active):
             self.engine.end(turn, "stopped")
-            self._report_done(turn)
+            self._report_end(turn)
 
     def _find(self, request_id: int) -> Turn | None:
         return next((turn for turn in self.engine.active if turn.request.request_id == request_id), None)
@@ -256,8 +254,17 @@ class ServeMode(TurnLog):
         self.write(self.server.encode_error(request_id, code, *arguments))
         return False
 
-    def _report_done(self, turn: Turn) -> None:
+    def _report_end(self, turn: Turn) -> None:
         self.report_turn(turn)
+        if turn.finish == "cancelled":
+            self._refuse(turn.request.request_id, CANCELLED)
+        elif turn.finish == "failed":
+            self._refuse(turn.request.request_id, BAD_GRAMMAR, word_reason(turn.guide.failure))
+        else:
+            self._write_done(turn)
+        self.files.save(turn.slot)
+
+    def _write_done(self, turn: Turn) -> None:
         request_id, seconds = turn.request.request_id, turn.ended_s - turn.prefilled_s
         stat = build_stat(
             turn,
@@ -272,12 +279,16 @@ class ServeMode(TurnLog):
             + self.server.encode_profile(build_profile(turn, seconds))
             + self.server.encode_done(request_id, stat)
         )
-        self.files.save(turn.slot)
 
 
 def describe_refusal(error: GrammarError) -> GrammarRefused:
     """Return the line that says why a request's grammar is not used."""
     return GrammarRefused(reason=error.reason, source="SCHEMA" if error.schema else "GRAMMAR")
+
+
+def word_reason(reason: str) -> str:
+    """Return a reason as one word of an ERROR line."""
+    return "_".join(reason[:MAX_REASON_CHARACTERS].split())
 
 
 def build_profile(turn: Turn, seconds: float) -> Profile:

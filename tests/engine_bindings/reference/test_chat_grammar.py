@@ -166,3 +166,14 @@ def test_one_shot_mode_obeys_too(depth: str) -> None:
     mode = OneShot(runtime, written.append)
     assert mode.run() == 0
     assert_valid(b"".join(map(runtime.tokenizer.token_bytes, mode.tokens)))
+
+
+@pytest.mark.parametrize("depth", ["0", "3"])
+def test_a_grammar_that_breaks_is_no_plain_stop_in_chat_mode(
+    depth: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    schema = '{"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"}'
+    session = run_prompts(PROMPTS[0], SCHEMA=schema, REF_GRAMMAR_CONSTRAIN="1", DRAFT=depth)
+    assert session.replies()[0][1].stat.length_limited is True
+    assert "[GRAMMAR] turn: lexer error: too many expressions constructed" in capfd.readouterr().err
+    session.assert_kv_is_cold()

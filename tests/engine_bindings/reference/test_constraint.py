@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from engine_bindings.reference.constraint import (
     FORBIDDEN,
+    STUCK,
     UNGUIDED,
     Constraint,
     Draft,
@@ -18,7 +19,7 @@ from engine_bindings.reference.constraint import (
     Opening,
 )
 from engine_bindings.reference.generate import Turn
-from engine_bindings.reference.grammar import GrammarCompiler
+from engine_bindings.reference.grammar import GrammarCompiler, SafeMatcher
 from engine_bindings.reference.rules import Rules
 from engine_bindings.reference.sampling import Sampling, score_token
 from tests.engine_bindings.reference.engine_fakes import GREEDY, VOCAB, Bench, FakeModel
@@ -326,14 +327,53 @@ def test_an_emitted_token_against_the_grammar_is_named() -> None:
     assert guide.failure == "token 5 was emitted against the grammar"
 
 
-def test_a_row_behind_an_impossible_draft_is_an_error() -> None:
-    with pytest.raises(ValueError, match="draft 1 of 1, token 5, is against the grammar"):
-        real_constraint().limit(np.zeros((2, 640), np.float32), [5])
+def test_a_draft_that_the_grammar_refuses_may_not_come_in_its_row_and_nothing_is_raised() -> None:
+    guide = real_constraint()
+    rows = guide.limit(np.ones((2, 640), np.float32), [5])
+    assert rows[0][5] == FORBIDDEN
+    assert describe(guide) == describe(real_constraint())
+
+
+class Refuses(FakeMatcher):
+    """Forces one token and then refuses it, as a library does whose tokenizer disagrees with it."""
+
+    def allowed(self) -> list[int]:
+        return [3]
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        return 0
+
+    def compute_ff_tokens(self) -> list[int]:
+        return [3, 3]
+
+
+@pytest.mark.parametrize("depth", [0, 2, 3])
+def test_a_forced_token_that_is_refused_ends_the_turn_with_a_reason(depth: int) -> None:
+    bench, turn = run(Constraint(Refuses(), vocab_size=VOCAB, ends=STOPS), depth=depth)
+    assert turn.finish == "failed"
+    assert turn.guide.failure == "token 3 was emitted against the grammar"
+    bench.assert_kv_is([*PROMPT, *bench.recorder.tokens[1]])
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_a_grammar_that_is_stuck_ends_the_turn_as_failed(depth: int) -> None:
+    class Stuck(FakeMatcher):
+        def is_accepting(self) -> bool:
+            return False
+
+    bench, turn = run(Constraint(Stuck(length=4), vocab_size=VOCAB, ends=STOPS), depth=depth)
+    assert (turn.finish, turn.guide.failure) == ("failed", STUCK)
+    bench.assert_kv_is([*PROMPT, *bench.recorder.tokens[1]])
 
 
 def test_a_broken_matcher_ends_the_turn_and_is_named() -> None:
-    matcher = FakeMatcher(length=4)
-    matcher.error = "too complex\nmore of it"
-    guide = Constraint(matcher, vocab_size=VOCAB, ends=STOPS)
-    _, turn = run(guide, depth=0)
-    assert (turn.finish, turn.emitted, guide.failure) == ("stop", 4, "too complex")
+    class Breaks(FakeMatcher):
+        def compute_bitmask(self) -> bytes:
+            if len(self.tokens) == 4:
+                raise ValueError("too complex\nmore of it")
+            return super().compute_bitmask()
+
+    guide = Constraint(SafeMatcher(Breaks()), vocab_size=VOCAB, ends=STOPS)
+    bench, turn = run(guide, depth=0)
+    assert (turn.finish, turn.emitted, guide.failure) == ("failed", 4, "too complex")
+    bench.assert_kv_is([*PROMPT, *bench.recorder.tokens[1]])

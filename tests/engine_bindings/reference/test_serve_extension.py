@@ -499,3 +499,59 @@ def test_the_text_of_an_added_token_is_plain_text_under_a_grammar(text: str, dep
         assert session.mode.runtime.tokenizer.added_ids.isdisjoint(
             session.mode.engine.slots[0].history[-len(session.tokens(1)) :]
         )
+
+
+MANY = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(700)}}
+LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+DEAD_ENDS = [
+    b'{"$ref": "#"}',
+    json.dumps(LOOP).encode(),
+    b"root ::= root",
+    b'root ::= "a" root',
+    b'{"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}',
+]
+
+
+@pytest.mark.parametrize("grammar", DEAD_ENDS, ids=lambda grammar: grammar[:40].decode())
+def test_a_grammar_that_no_text_can_obey_is_refused_before_the_turn(grammar: bytes) -> None:
+    session = run_one(Options(constrain=True), grammar=grammar)
+    ((request_id, code, reason),) = session.refusals()
+    assert (request_id, code, len(reason)) == (1, "BAD_GRAMMAR", 1)
+    assert b"ACCEPT" not in session.output
+
+
+BREAKS = b'{"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"}'
+
+
+MANY_BREAK = "Parser_Error:_Current_row_has_2807_items;_max_is_2000"
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [(BREAKS, "lexer_error:_too_many_expressions_constructed"), (json.dumps(MANY).encode(), MANY_BREAK)],
+    ids=["pattern", "properties"],
+)
+@pytest.mark.parametrize("depth", ["0", "3"])
+def test_a_grammar_that_breaks_during_the_turn_ends_it_with_an_error_and_the_next_one_runs(
+    depth: str, grammar: bytes, reason: str
+) -> None:
+    def script(session: ServeSession) -> Steps:
+        yield ask(session, Options(constrain=True), grammar=grammar, max_tokens=200)
+        yield from session.wait()
+        tokens = len(session.tokens(1))
+        session.assert_history(PROMPT, session.text(1), tokens)
+        yield session.submit(2)
+
+    session = ServeSession(script, rules=RIGHT, DRAFT=depth, COLI_SERVE_ALL_STOPS="1")
+    ((request_id, code, arguments),) = session.refusals()
+    assert (request_id, code) == (1, "BAD_GRAMMAR")
+    assert arguments[0].startswith(reason)
+    assert session.done(2).request_id == 2
+    assert session.status == 0
+
+
+def test_a_stop_token_that_a_grammar_asks_for_as_text_is_an_error() -> None:
+    grammar = b'%lark\nstart: "a" <|user|> "b"\n'
+    session = run_all(HUNDRED[:1], Options(constrain=True), depth="3", grammar=grammar)
+    ((_, code, _),) = session.refusals()
+    assert (session.text(1), code) == (b"a", "BAD_GRAMMAR")
