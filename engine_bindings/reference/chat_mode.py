@@ -40,6 +40,7 @@ class ChatMode(TurnLog):
         self.engine = runtime.build_engine(
             self, stops=stops, context_tokens=settings.context_tokens, slots=settings.kv_slots
         )
+        self.engine.interrupt = lambda _turn: "stopped" if flags.interrupted else None
         self.files = runtime.open_kv_files(self.engine)
         self.slot = self.engine.slots[0]
         self.ngen_tokens = settings.ngen_tokens or DEFAULT_NGEN_TOKENS

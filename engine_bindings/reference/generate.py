@@ -1,7 +1,7 @@
 """The decode loop: ``Engine.step`` is the whole of speculative decoding over a set of turns."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -141,7 +141,10 @@ class Options:
 
 @dataclass(slots=True, kw_only=True)
 class Engine:
-    """Slots, the turns that run on them, and one forward for all of them per step."""
+    """Slots, the turns that run on them, and one forward for all of them per step.
+
+    ``interrupt`` is asked between two chunks of a prompt; what it returns ends the turn there.
+    """
 
     model: MainModel
     slots: tuple[Slot, ...]
@@ -150,6 +153,7 @@ class Engine:
     options: Options
     rules: Rules
     active: list[Turn] = field(default_factory=list)
+    interrupt: Callable[[Turn], Finish | None] = lambda _turn: None
 
     def start(self, request: Request, guide: Guide = UNGUIDED) -> Turn:
         """Begin a turn: match the prompt with the slot's KV, compute the rest, choose the first token."""
@@ -209,6 +213,10 @@ class Engine:
             slot.commit(prompt[start:end], rows.hidden)
             if turn.depth:
                 self.drafter.follow(slot)
+            if end < len(prompt):
+                turn.finish = self.interrupt(turn)
+            if turn.finish:
+                return
         shape = Shape(len(prompt) - turn.matched_tokens, 1, turn.matched_tokens)
         logits = rules.seen_logits(rules.opening_row(rows.logits), shape)
         limited = turn.guide.limit(logits, ())

@@ -10,6 +10,7 @@ from engine_bindings.reference.grammar import MAX_REASON_CHARACTERS, GrammarErro
 from engine_bindings.reference.guides import build_guides
 from engine_bindings.reference.machine import read_hardware
 from engine_bindings.reference.pipes import Source, StopFlags, Writer
+from engine_bindings.reference.rules import Finish
 from engine_bindings.reference.runtime import Runtime
 from engine_bindings.reference.serve_extension import (
     WaitingOptions,
@@ -61,6 +62,7 @@ class ServeMode(TurnLog):
         self.engine = runtime.build_engine(
             self, stops=stops, context_tokens=settings.context_tokens, slots=settings.kv_slots
         )
+        self.engine.interrupt = self._interrupt
         if runtime.draft_tokens:
             log(ServeSpeculation(draft=runtime.draft_tokens).to_line())
         self.files = runtime.open_kv_files(self.engine)
@@ -103,14 +105,39 @@ class ServeMode(TurnLog):
                     return
             if self.input_ended:
                 return
-            data = self.source.read(wait=not self.engine.active)
-            if data is None:
+            if not self._receive(wait=not self.engine.active):
                 return
-            if data:
-                self.server.receive_data(data)
-            else:
-                self.server.receive_eof()
-            self.commands.extend(self.server.events())
+
+    def _receive(self, *, wait: bool) -> bool:
+        """Take in what has arrived; return False when nothing has."""
+        data = self.source.read(wait=wait)
+        if data is None:
+            return False
+        if data:
+            self.server.receive_data(data)
+        else:
+            self.server.receive_eof()
+        self.commands.extend(self.server.events())
+        return True
+
+    def _interrupt(self, turn: Turn) -> Finish | None:
+        """Read commands between two chunks of a prompt; return how its turn ends, None when it goes on.
+
+        Commands for others wait. A STOP or CANCEL behind a SUBMIT of the same id is not for this turn.
+        """
+        if self.flags.interrupted:
+            return "stopped"
+        if not self.input_ended and self.engine.rules.polls_input(running=True):
+            self._receive(wait=False)
+        request_id = turn.request.request_id
+        for place, command in enumerate(self.commands):
+            match command:
+                case Submit() if command.request_id == request_id:
+                    return None
+                case Stop() | Cancel() if command.request_id == request_id:
+                    del self.commands[place]
+                    return "stopped" if isinstance(command, Stop) else "cancelled"
+        return None
 
     def _carry_out(self, command: MuxCommand) -> bool:
         """Do what a command says; return whether a request started."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_bindings.wire import Accepted, Data, Done, Note, TurnProfile
+from engine_bindings.wire import Accepted, Data, Done, Note, Refused, TurnProfile
 from tests.engine_bindings.reference.engine_sessions import PROMPT, PROMPT_TOKENS, ServeSession
 
 Steps = Iterator[bytes | None]
@@ -257,3 +257,62 @@ def test_the_stop_set_is_the_end_of_text_unless_all_are_asked_for(capfd: pytest.
     assert "filtered" in few
     assert "from the tokenizer's special set" in every
     assert "filtered" not in every
+
+
+LONGER = PROMPT * 150
+CHUNK_TOKENS = 256
+
+
+@pytest.mark.parametrize("word", ["cancel", "stop"])
+@pytest.mark.parametrize("depth", ["0", "3"])
+def test_a_turn_ends_within_one_chunk_of_its_prompt(word: str, depth: str) -> None:
+    """The script is asked once between two chunks; the next prompt then finds exactly what was computed."""
+
+    def script(session: ServeSession) -> Steps:
+        yield session.submit(prompt=LONGER)
+        yield None
+        yield getattr(session.client, f"encode_{word}")(1)
+        assert session.mode.engine.slots[0].length == 2 * CHUNK_TOKENS
+        session.assert_kv_is_cold()
+        yield session.submit(2, max_tokens=1)
+
+    session = ServeSession(script, DRAFT=depth, CTX="4096")
+    if word == "cancel":
+        assert session.refusals() == [(1, "CANCELLED", ())]
+    else:
+        stat = session.done(1).stat
+        assert (stat.emitted_tokens, stat.length_limited, session.refusals()) == (0, False, [])
+    assert session.done(2).stat.emitted_tokens == 1
+    session.assert_kv_is_cold()
+
+
+def test_a_command_for_another_turn_waits_until_a_prompt_is_read() -> None:
+    def script(session: ServeSession) -> Steps:
+        yield session.submit(prompt=LONGER, max_tokens=50)
+        yield b"CANCEL 7\nSUBMIT 1 0 2 1 0 1\nhi\nCANCEL 1\n"
+        while session.mode.engine.active or not session.of(Refused):
+            yield None
+
+    session = ServeSession(script, CTX="4096")
+    assert [refusal[:2] for refusal in session.refusals()] == [
+        (7, "NOT_FOUND"),
+        (1, "SLOT_BUSY"),
+        (1, "CANCELLED"),
+    ]
+
+
+def test_the_input_may_end_between_two_chunks() -> None:
+    session = run_one(prompt=LONGER, max_tokens=3, CTX="4096")
+    assert session.status == 0
+    assert session.done(1).stat.emitted_tokens == 3
+
+
+def test_an_interrupt_ends_a_prompt_between_two_chunks() -> None:
+    def script(session: ServeSession) -> Steps:
+        yield session.submit(prompt=LONGER)
+        session.flags.interrupted = True
+        yield None
+
+    session = ServeSession(script, CTX="4096")
+    assert session.done(1).stat.emitted_tokens == 0
+    assert session.mode.engine.slots[0].length == 2 * CHUNK_TOKENS
