@@ -139,3 +139,23 @@ async def test_the_audit_finds_nothing_to_complain_about(tmp_path: Path) -> None
         await until(lambda: running.service.guard.pending == 0 and running.service.admission.running == 0)
         audit = (await running.client.get("/health")).json()["audit"]
     assert (audit["replayed"], audit["differences"], audit["near_ties"], audit["failed"]) == (3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("decision", [OFF, ON])
+async def test_a_grammar_that_breaks_is_the_clients_error_and_the_engine_lives(
+    tmp_path: Path, decision: Decision
+) -> None:
+    many = {"type": "object", "properties": {f"p{number}": {"type": "integer"} for number in range(700)}}
+    schemas = [many, {"$ref": "#"}, {"const": "</think>"}]
+    async with run_reference(tmp_path, decision) as running:
+        answers = []
+        for schema in schemas:
+            form = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+            answers.append(
+                await running.chat("Hello", response_format=form, temperature=0, reasoning_effort="none")
+            )
+        health = (await running.client.get("/health")).json()
+    assert [answer.status_code for answer in answers] == [400, 400, 200]
+    assert {answer.json()["error"]["code"] for answer in answers[:2]} == {"invalid_grammar"}
+    assert json.loads(answers[2].json()["choices"][0]["message"]["content"]) == "</think>"
+    assert health["engine"]["restarts"] == 0
