@@ -165,6 +165,7 @@ def _collect_notes(
         *_note_prefill(prefill, plan),
         *_note_facts(facts),
         *_note_sampling(plan, checked),
+        *_note_relations(checked),
         *_note_single_repetition(plan),
         *_note_counters(latest),
         *(
@@ -225,6 +226,20 @@ def _note_sampling(plan: Plan, checked: Sequence[CheckedContrast]) -> list[str]:
         return []
     names = ", ".join(scenario.name for scenario in plan.scenarios if scenario.temperature > 0)
     return [f"{names}: sampled at a temperature above 0, so texts differ by design and are not compared"]
+
+
+def _note_relations(checked: Sequence[CheckedContrast]) -> list[str]:
+    """Name relations that nothing follows from, because a joined answer was read as other tokens."""
+    notes = []
+    for item in checked:
+        lost = sum(missing.pairs for missing in item.result.missing if missing.reason == "other tokens")
+        if lost:
+            arm = item.result.contrast.a.label
+            notes.append(
+                f"{arm}: {lost} declared relations were not checked: the engine read a joined answer as "
+                "other tokens than it had given"
+            )
+    return notes
 
 
 def _note_single_repetition(plan: Plan) -> list[str]:

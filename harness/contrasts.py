@@ -113,7 +113,9 @@ class _Tally:
             return
         self.tokens += pair.a.emitted_tokens or 0
         self.bytes += len(pair.a.text)
-        comparison = compare_turns(pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain)
+        comparison = compare_turns(
+            pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain, answers_only=pair.answers_only
+        )
         self.not_compared.update(comparison.not_compared)
         if comparison.differences:
             self._differed.add(place)

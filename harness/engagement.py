@@ -137,7 +137,7 @@ def _shows_drafts(turn: TurnRecord) -> bool:
     """
     if turn.drafted_tokens or turn.accepted_tokens:
         return True
-    if turn.emitted_tokens is None or turn.forwards is None:
+    if turn.emitted_tokens is None or turn.forwards is None or turn.finish == "cancelled":
         return False
     return turn.forwards < turn.emitted_tokens - (0 if turn.finish == "stop" else 1)
 

@@ -7,9 +7,11 @@ from typing import Any, Literal
 from engine_bindings.binding import PATHS, EnginePath
 from engine_bindings.errors import UsageError
 from harness.record_json import to_dict
+from harness.relations import list_relations
 from harness.scenario import Scenario
+from harness.sweeps import expand_scenario
 
-ContrastKind = Literal["self", "path", "speculation"]
+ContrastKind = Literal["self", "path", "speculation", "within"]
 
 MIN_DEPTH = 1
 # Past 8 a verify forward is as wide as a prefill chunk in some engines, and no head drafts that far usefully.
@@ -48,7 +50,11 @@ class CellSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """Two arms and the relation that must hold between them; for ``self`` both are the same arm."""
+    """Two arms and the relation that must hold between them.
+
+    For ``self`` both are the same arm, run again. For ``within`` both are the same arm, and what is held
+    against each other are turns of one cell, as the scenario declares.
+    """
 
     name: str
     kind: ContrastKind
@@ -138,14 +144,15 @@ def build_plan(
         UsageError: no scenario, a scenario named twice, or a depth or number of repetitions out of range.
     """
     _check_request(scenarios, depth, repetitions)
+    scenarios = tuple(expand_scenario(scenario, depth) for scenario in scenarios)
     arms = tuple(Arm(path=path, depth=d) for path in PATHS for d in (0, depth))
     return Plan(
         engine=engine,
         depth=depth,
         repetitions=repetitions,
         arms=arms,
-        contrasts=_build_contrasts(arms),
-        scenarios=tuple(scenarios),
+        contrasts=_build_contrasts(arms, scenarios),
+        scenarios=scenarios,
         cells=_order_cells(arms, scenarios, repetitions),
         timeouts=timeouts or Timeouts(),
     )
@@ -167,7 +174,8 @@ def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) 
         )
 
 
-def _build_contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
+def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
+    declared = any(map(list_relations, scenarios))
     chat_off, chat_on, serve_off, serve_on = arms
     return (
         *(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms),
@@ -175,6 +183,7 @@ def _build_contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
         Contrast(name="path on", kind="path", a=chat_on, b=serve_on),
         Contrast(name="speculation chat", kind="speculation", a=chat_off, b=chat_on),
         Contrast(name="speculation serve", kind="speculation", a=serve_off, b=serve_on),
+        *(Contrast(name=f"within {arm.label}", kind="within", a=arm, b=arm) for arm in arms if declared),
     )
 
 

@@ -175,6 +175,8 @@ class Runner:
                 temperature=scenario.temperature,
                 top_p=scenario.top_p,
                 stop=turn.stop,
+                cancel_after_tokens=turn.cancel_after_tokens,
+                may_refuse=turn.refusal != "never",
             )
             record = session.run_turn(request)
             cell.turns.append(record)

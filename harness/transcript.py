@@ -11,7 +11,7 @@ from harness.scenario import Entry
 # The one failure that is not the engine's: the user ended the run.
 INTERRUPTED_CODE = "interrupted"
 
-Finish = Literal["stop", "length", "stop-string", "cancelled"]
+Finish = Literal["stop", "length", "stop-string", "cancelled", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ Status = Literal["pass", "fail", "inconclusive", "invalid"]
 EXIT_STATUSES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3, "invalid": 4}
 
 # The order in which differences are named: what the tool is for comes first.
-_ORDER = {"path": 0, "speculation": 1, "self": 2}
+_ORDER = {"path": 0, "within": 1, "speculation": 2, "self": 3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ def _claim(different: Sequence[ContrastResult]) -> str:
     in_tokens = different[0].found[0].differences[0].field == "tokens"
     if different[0].contrast.kind == "path":
         return f"serve mode does not {'give the same tokens' if in_tokens else 'do the same'} as chat mode"
+    if different[0].contrast.kind == "within":
+        return f"{different[0].contrast.a.label} does not answer as the scenario says it must"
     return f"speculation changes {'the tokens' if in_tokens else 'more than the speed'}"
 
 
@@ -127,6 +129,8 @@ def describe_found(result: ContrastResult) -> str:
     sides = f"{a} gives {first.a}, {b} gives {first.b}"
     if result.contrast.kind == "self":
         sides = f"{first.a}, and {first.b} when run again"
+    if result.contrast.kind == "within":
+        sides = f"{a} gives {first.a}, the scenario asks for {first.b}"
     return f"{_place(found)}, {describe_position(first)}: {sides}"
 
 
@@ -140,7 +144,7 @@ def _describe_prefix(row: PrefillRow) -> str:
 
 def _name_odd_arm(comparison: Comparison) -> list[str]:
     """Name the arm that is in every differing contrast and in no identical one, if there is just one."""
-    between = [c for c in comparison.contrasts if c.contrast.kind != "self"]
+    between = [c for c in comparison.contrasts if c.contrast.kind not in ("self", "within")]
     different = [{c.contrast.a, c.contrast.b} for c in between if c.state == "different"]
     cleared = [{c.contrast.a, c.contrast.b} for c in between if c.state == "identical"]
     if len(different) < 2:

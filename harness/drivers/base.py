@@ -17,6 +17,9 @@ class TurnRequest:
         line: the text a person would type, when the turn is to be typed; None for an exact prompt.
         max_tokens: the cap.
         stop: strings that end the answer; the first one found is cut off with all that follows.
+        cancel_after_tokens: cancel the turn once so many tokens have arrived; pieces of output where the path
+            shows no tokens.
+        may_refuse: a refusal of the prompt is a result like any other.
     """
 
     conversation: str
@@ -27,6 +30,8 @@ class TurnRequest:
     temperature: float
     top_p: float
     stop: tuple[str, ...]
+    cancel_after_tokens: int | None = None
+    may_refuse: bool = False
 
     @property
     def place(self) -> str:

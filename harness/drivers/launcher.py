@@ -32,7 +32,7 @@ class EngineLauncher:
         model_dir: the model; the engine sees links to its files in a directory of its own.
         timeouts: the limits on waiting.
         overrides: settings that the user fixed, for every arm alike.
-        context_tokens: size of the context, or None for the engine's default.
+        context_tokens: size of the context for scenarios that ask for none; None is the engine's default.
         inherited: the environment that the engine's is made from.
     """
 
@@ -58,7 +58,7 @@ class EngineLauncher:
             path=arm.path,
             depth=arm.depth,
             cap_tokens=scenario.cap_tokens,
-            context_tokens=self.context_tokens,
+            context_tokens=scenario.context_tokens or self.context_tokens,
             temperature=scenario.temperature,
             top_p=scenario.top_p,
         )

@@ -1,10 +1,12 @@
 """A session in serve mode: framed tokens with request ids."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from engine_bindings.errors import EngineRefusedError
 from engine_bindings.wire.events import (
     BAD_REQUEST,
+    CANCELLED,
     CONTEXT_EXCEEDED,
     NOT_FOUND,
     Accepted,
@@ -37,13 +39,14 @@ class ServeSession(StdioSession):
         self._request_id = 0
         self._accepted_ns: int | None = None
         self._forwards: int | None = None
+        self._prompt_tokens: int | None = None
 
     def begin_conversation(self) -> None:
         """Do nothing: every request names its whole context."""
 
     def _encode(self, request: TurnRequest) -> bytes:
         self._request_id += 1
-        self._accepted_ns = self._forwards = None
+        self._accepted_ns = self._forwards = self._prompt_tokens = None
         return self._client.encode_submit(
             request_id=self._request_id,
             prompt=request.prompt,
@@ -52,7 +55,9 @@ class ServeSession(StdioSession):
             top_p=request.top_p,
         )
 
-    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+    def _take(
+        self, at_ns: int, events: Sequence[Reply], answer: Answer, request: TurnRequest
+    ) -> Ending | None:
         tokens = []
         ending = None
         for event in events:
@@ -61,12 +66,17 @@ class ServeSession(StdioSession):
                     tokens.append(event.payload)
                 case Accepted():
                     self._accepted_ns = at_ns
+                    self._prompt_tokens = event.prompt_tokens
                 case TurnProfile():
                     self._forwards = event.profile.forwards
                 case Refused(code=code) if code == NOT_FOUND:
-                    pass  # a STOP that crossed with the end of its turn
+                    pass  # a STOP or CANCEL that crossed with the end of its turn
+                case Refused(code=code) if code == CANCELLED and self._asked_to_end:
+                    ending = self._cut_turn(at_ns, "cancelled")
+                case Refused(code=code) if code == CONTEXT_EXCEEDED and request.may_refuse:
+                    ending = self._cut_turn(at_ns, "refused")
                 case Refused():
-                    raise _refusal(event, place)
+                    raise _refusal(event, request.place)
                 case Done():
                     ending = self._end_turn(at_ns, event)
                 case _:
@@ -83,8 +93,20 @@ class ServeSession(StdioSession):
             forwards=self._forwards,
         )
 
+    def _cut_turn(self, at_ns: int, cut: Literal["cancelled", "refused"]) -> Ending:
+        return Ending(
+            done_ns=at_ns,
+            stat=None,
+            cut=cut,
+            accepted_ns=self._accepted_ns,
+            prompt_tokens=self._prompt_tokens,
+        )
+
     def _stop(self) -> None:
         self._transport.send(self._client.encode_stop(self._request_id))
+
+    def _cancel(self) -> None:
+        self._transport.send(self._client.encode_cancel(self._request_id))
 
 
 def _refusal(event: Refused, place: str) -> EngineRefusedError:
