@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
-from harness.cli import analyze, compare, report, scenarios
+from harness.cli import analyze, compare, minimize, report, scenarios
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
@@ -34,6 +34,7 @@ examples:
   coli-ab compare                          the embedded engine on the quick scenario
   coli-ab compare --scenario agent-loop    another shipped scenario; coli-ab scenarios lists them
   coli-ab report runs/RUN                  show a run again
+  coli-ab minimize runs/RUN                shrink what failed in it to a small scenario
 """
 
 
@@ -47,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, report, analyze, scenarios):
+    for module in (compare, report, analyze, minimize, scenarios):
         module.add_parser(commands)
     return parser
 
