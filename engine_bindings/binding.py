@@ -55,6 +55,7 @@ class ArmSettings:
         context_tokens: size of the context, or None for the engine's default.
         temperature: for turns whose request cannot carry one (typed lines).
         top_p: likewise.
+        slots: contexts that the engine holds at once; more than one only in serve mode without speculation.
     """
 
     path: EnginePath
@@ -63,6 +64,7 @@ class ArmSettings:
     context_tokens: int | None = None
     temperature: float = 0.0
     top_p: float = 1.0
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

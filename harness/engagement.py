@@ -61,9 +61,12 @@ def judge_cells(
 def summarise_engagement(
     plan: Plan, cells: Mapping[CellSpec, CellEngagement], metrics: Mapping[CellSpec, CellMetrics]
 ) -> tuple[Engagement, ...]:
-    """Return one row for each arm and scenario, arms first."""
+    """Return one row for each arm and scenario that it runs, arms first."""
     return tuple(
-        _summarise_arm(arm, scenario.name, cells, metrics) for arm in plan.arms for scenario in plan.scenarios
+        _summarise_arm(arm, scenario.name, cells, metrics)
+        for arm in plan.arms
+        for scenario in plan.scenarios
+        if any(spec.arm == arm and spec.scenario == scenario.name for spec in cells)
     )
 
 

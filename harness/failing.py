@@ -9,7 +9,7 @@ from harness.plan import CellSpec, Contrast, Plan
 from harness.transcript import INTERRUPTED_CODE, CellRecord
 
 # What the tool is for comes first, as in the verdict.
-_ORDER = {"path": 0, "within": 1, "speculation": 2, "self": 3}
+_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "self": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,10 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
 
 
 def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, CellSpec]]:
+    slots = {contrast.a.slots, contrast.b.slots} - {1}
     for scenario in plan.scenarios:
+        if slots and scenario.slots not in slots:
+            continue
         for repetition in range(plan.repetitions):
             if contrast.kind != "self":
                 yield (
@@ -131,7 +134,9 @@ def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
 def _pair_turns(a: CellRecord, b: CellRecord) -> Iterator[TurnPair]:
     uncertain = False
     for left, right in zip(a.turns, b.turns, strict=True):
-        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain)
+        # What ran before in a context is not the same with another number of contexts.
+        moved = a.spec.arm.slots != b.spec.arm.slots
+        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain or moved)
         finishes = (left.finish, right.finish)
         # A cancel is another command on each path, and what it leaves in the cache may be another thing.
         crossed = a.spec.arm.path != b.spec.arm.path

@@ -11,7 +11,7 @@ from harness.relations import list_relations
 from harness.scenario import Scenario
 from harness.sweeps import expand_scenario
 
-ContrastKind = Literal["self", "path", "speculation", "within"]
+ContrastKind = Literal["self", "path", "speculation", "within", "slots"]
 
 MIN_DEPTH = 1
 # Past 8 a verify forward is as wide as a prefill chunk in some engines, and no head drafts that far usefully.
@@ -23,15 +23,19 @@ DEFAULT_REPETITIONS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to get an answer: a path and a draft depth, 0 for speculation off."""
+    """One way to get an answer: a path and a draft depth, 0 for speculation off.
+
+    ``slots`` is how many requests the engine answers at once, each in a context of its own.
+    """
 
     path: EnginePath
     depth: int
+    slots: int = 1
 
     @property
     def label(self) -> str:
-        """Short name, for example ``chat/3``."""
-        return f"{self.path}/{self.depth}"
+        """Short name, for example ``chat/3``, or ``serve/0x2`` with two slots."""
+        return f"{self.path}/{self.depth}" + (f"x{self.slots}" if self.slots > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,8 @@ class Contrast:
     """Two arms and the relation that must hold between them.
 
     For ``self`` both are the same arm, run again. For ``within`` both are the same arm, and what is held
-    against each other are turns of one cell, as the scenario declares.
+    against each other are turns of one cell, as the scenario declares. For ``slots`` the second arm answers
+    several requests at once.
     """
 
     name: str
@@ -116,7 +121,8 @@ class Plan:
     @property
     def worst_case_tokens(self) -> int:
         """Tokens decoded at most: the sum of the caps over all cells."""
-        return len(self.arms) * self.repetitions * sum(s.worst_case_tokens for s in self.scenarios)
+        caps = {scenario.name: scenario.worst_case_tokens for scenario in self.scenarios}
+        return sum(caps[spec.scenario] for spec in self.cells)
 
     def scenario(self, name: str) -> Scenario:
         """Return the scenario called ``name``; KeyError when the plan has none."""
@@ -145,7 +151,11 @@ def build_plan(
     """
     _check_request(scenarios, depth, repetitions)
     scenarios = tuple(expand_scenario(scenario, depth) for scenario in scenarios)
-    arms = tuple(Arm(path=path, depth=d) for path in PATHS for d in (0, depth))
+    slots = sorted({scenario.slots for scenario in scenarios} - {1})
+    arms = (
+        *(Arm(path=path, depth=d) for path in PATHS for d in (0, depth)),
+        *(Arm(path="serve", depth=0, slots=number) for number in slots),
+    )
     return Plan(
         engine=engine,
         depth=depth,
@@ -175,15 +185,16 @@ def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) 
 
 
 def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
-    declared = any(map(list_relations, scenarios))
-    chat_off, chat_on, serve_off, serve_on = arms
+    chat_off, chat_on, serve_off, serve_on, *slotted = arms
+    related = arms[:4] if any(map(list_relations, scenarios)) else ()
     return (
         *(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms),
         Contrast(name="path off", kind="path", a=chat_off, b=serve_off),
         Contrast(name="path on", kind="path", a=chat_on, b=serve_on),
         Contrast(name="speculation chat", kind="speculation", a=chat_off, b=chat_on),
         Contrast(name="speculation serve", kind="speculation", a=serve_off, b=serve_on),
-        *(Contrast(name=f"within {arm.label}", kind="within", a=arm, b=arm) for arm in arms if declared),
+        *(Contrast(name=f"within {arm.label}", kind="within", a=arm, b=arm) for arm in related),
+        *(Contrast(name=f"slots {arm.slots}", kind="slots", a=serve_off, b=arm) for arm in slotted),
     )
 
 
@@ -198,7 +209,8 @@ def _order_cells(
     cells = []
     for repetition in range(repetitions):
         for index, scenario in enumerate(scenarios):
-            order = _arm_order(arms, repetition * len(scenarios) + index)
+            own = tuple(arm for arm in arms if arm.slots in (1, scenario.slots))
+            order = _arm_order(own, repetition * len(scenarios) + index)
             cells += [CellSpec(arm=arm, scenario=scenario.name, repetition=repetition) for arm in order]
     return tuple(cells)
 

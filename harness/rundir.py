@@ -83,7 +83,7 @@ class RunDirectory:
 
     def stderr_name(self, spec: CellSpec) -> str:
         """Return that file's path inside the run directory."""
-        return f"stderr/{spec.arm.path}-{spec.arm.depth}.{spec.scenario}.{spec.repetition}.txt"
+        return f"stderr/{spec.arm.label.replace('/', '-')}.{spec.scenario}.{spec.repetition}.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

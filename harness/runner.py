@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Protocol
 
 from engine_bindings.binding import Launch
@@ -148,8 +148,10 @@ class Runner:
         try:
             cell.start = session.start()
             cell.ready_ns = session.now_ns()
-            for conversation in scenario.conversations:
-                self._run_conversation(cell, scenario, conversation, session)
+            slots = cell.spec.arm.slots
+            for start in range(0, len(scenario.conversations), slots):
+                together = scenario.conversations[start : start + slots]
+                self._run_conversations(cell, scenario, together, session)
             session.end()
         except EngineError as error:
             cell.exit_code = session.kill()
@@ -159,29 +161,32 @@ class Runner:
         finally:
             cell.ended_ns = session.now_ns()
 
-    def _run_conversation(
-        self, cell: _Cell, scenario: Scenario, conversation: Conversation, session: EngineSession
+    def _run_conversations(
+        self, cell: _Cell, scenario: Scenario, conversations: Sequence[Conversation], session: EngineSession
     ) -> None:
+        """Run conversations side by side, one turn of each at a time; one alone where the arm has one slot.
+
+        The records stand in the order of the conversations, whatever ended first.
+        """
         session.begin_conversation()
-        answers: list[bytes] = []
-        for index, turn in enumerate(conversation.turns):
-            typed = scenario.entry == "line" and cell.spec.arm.path == "chat"
-            request = TurnRequest(
-                conversation=conversation.id,
-                turn=index,
-                prompt=build_turn_prompt(conversation, answers, index),
-                line=build_turn_line(conversation, index) if typed else None,
-                max_tokens=turn.max_tokens,
-                temperature=scenario.temperature,
-                top_p=scenario.top_p,
-                stop=turn.stop,
-                cancel_after_tokens=turn.cancel_after_tokens,
-                may_refuse=turn.refusal != "never",
+        records: list[list[TurnRecord]] = [[] for _ in conversations]
+        first = len(cell.turns)
+        for index in range(max(len(conversation.turns) for conversation in conversations)):
+            asked = [i for i, conversation in enumerate(conversations) if index < len(conversation.turns)]
+            requests = [
+                replace(
+                    _build_request(cell.spec.arm, scenario, conversations[i], [r.text for r in records[i]]),
+                    slot=i,
+                )
+                for i in asked
+            ]
+            answered = (
+                session.run_together(requests) if len(requests) > 1 else (session.run_turn(requests[0]),)
             )
-            record = session.run_turn(request)
-            cell.turns.append(record)
-            answers.append(record.text)
-            self._observer.turn_ended(record, turn.max_tokens)
+            for i, record in zip(asked, answered, strict=True):
+                records[i].append(record)
+                self._observer.turn_ended(record, conversations[i].turns[index].max_tokens)
+            cell.turns[first:] = [record for own in records for record in own]
 
     def _build_record(self, cell: _Cell) -> CellRecord:
         launch = self._launcher.launch(cell.spec.arm, self._plan.scenario(cell.spec.scenario))
@@ -201,6 +206,27 @@ class Runner:
             exit_code=cell.exit_code,
             engine_stderr_file=self._sink.stderr_name(cell.spec),
         )
+
+
+def _build_request(
+    arm: Arm, scenario: Scenario, conversation: Conversation, answers: Sequence[bytes]
+) -> TurnRequest:
+    """Build the request for the turn behind the ones that have been answered."""
+    index = len(answers)
+    turn = conversation.turns[index]
+    typed = scenario.entry == "line" and arm.path == "chat"
+    return TurnRequest(
+        conversation=conversation.id,
+        turn=index,
+        prompt=build_turn_prompt(conversation, answers, index),
+        line=build_turn_line(conversation, index) if typed else None,
+        max_tokens=turn.max_tokens,
+        temperature=scenario.temperature,
+        top_p=scenario.top_p,
+        stop=turn.stop,
+        cancel_after_tokens=turn.cancel_after_tokens,
+        may_refuse=turn.refusal != "never",
+    )
 
 
 def _failure(error: ColiAbError, stderr_tail: Sequence[str] = ()) -> Failure:

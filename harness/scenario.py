@@ -87,7 +87,8 @@ class Scenario:
 
     ``entry`` says how chat arms get their turns: ``prompt`` sends the exact prompt, ``line`` types the user's
     text and leaves the template to the engine. Serve arms always get the rendered prompt.
-    ``context_tokens`` is the size of the context that the scenario needs, None for any.
+    ``context_tokens`` is the size of the context that the scenario needs, None for any. With ``slots`` above
+    1 an arm more runs so many of the conversations at once.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Scenario:
     top_p: float
     conversations: tuple[Conversation, ...]
     context_tokens: int | None = None
+    slots: int = 1
 
     @property
     def cap_tokens(self) -> int:
@@ -151,6 +153,7 @@ def _build_scenario(file: ScenarioFile) -> Scenario:
         top_p=file.defaults.top_p,
         conversations=conversations,
         context_tokens=file.context_tokens,
+        slots=file.slots,
     )
 
 

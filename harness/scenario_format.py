@@ -16,6 +16,8 @@ MAX_CAP_TOKENS = 1_000_000
 MAX_REPEATS = 100_000
 # The smallest context that leaves room for a prompt with its template and a few tokens.
 MIN_CONTEXT_TOKENS = 16
+# The most that the engines we know take.
+MAX_SLOTS = 16
 # Problems shown at once: enough to mend a file in one go, few enough to read.
 MAX_PROBLEMS = 8
 
@@ -88,6 +90,7 @@ class ScenarioFile(_Table):
     description: str = ""
     entry: Literal["prompt", "line"] = "prompt"
     context_tokens: Annotated[int, Field(ge=MIN_CONTEXT_TOKENS)] | None = None
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     defaults: DefaultsFile = DefaultsFile()
     conversation: Annotated[list[ConversationFile], Field(min_length=1)]
 

@@ -22,6 +22,8 @@ def find_link_problems(file: ScenarioFile) -> Iterator[Problem]:
             yield from _check_end(turn, at)
             if file.entry == "line":
                 yield from _check_typed(turn, at)
+            if file.slots > 1:
+                yield from _check_alone(turn, at)
 
 
 def _problem(location: Location, message: str, hint: str = "") -> Problem:
@@ -96,6 +98,12 @@ def _check_swept_id(file: ScenarioFile, i: int) -> Iterator[Problem]:
                 f"the conversations of this sweep are called {own.id}.<value>, and {other.id!r} may be one"
             )
             yield _problem(("conversation", i, "id"), message, "give one of them another id")
+
+
+def _check_alone(turn: TurnFile, at: Location) -> Iterator[Problem]:
+    for key in ("stop", "stops", "cancel_after_tokens", "expect_refusal", "may_refuse"):
+        if getattr(turn, key):
+            yield _problem((*at, key), "turns that run at once end by themselves or at their cap (slots > 1)")
 
 
 def _check_typed(turn: TurnFile, at: Location) -> Iterator[Problem]:

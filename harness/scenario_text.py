@@ -46,6 +46,8 @@ def _top_lines(scenario: Scenario) -> Iterator[str]:
         yield f"entry = {quote_text(scenario.entry)}"
     if scenario.context_tokens is not None:
         yield f"context_tokens = {scenario.context_tokens}"
+    if scenario.slots != 1:
+        yield f"slots = {scenario.slots}"
     if scenario.temperature or scenario.top_p != 1:
         yield f"\n[defaults]\ntemperature = {float(scenario.temperature)}\ntop_p = {float(scenario.top_p)}"
 

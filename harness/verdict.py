@@ -15,7 +15,7 @@ Status = Literal["pass", "fail", "inconclusive", "invalid"]
 EXIT_STATUSES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3, "invalid": 4}
 
 # The order in which differences are named: what the tool is for comes first.
-_ORDER = {"path": 0, "within": 1, "speculation": 2, "self": 3}
+_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "self": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,8 @@ def _claim(different: Sequence[ContrastResult]) -> str:
     in_tokens = different[0].found[0].differences[0].field == "tokens"
     if different[0].contrast.kind == "path":
         return f"serve mode does not {'give the same tokens' if in_tokens else 'do the same'} as chat mode"
+    if different[0].contrast.kind == "slots":
+        return "requests that run at once are not answered as each alone"
     if different[0].contrast.kind == "within":
         return f"{different[0].contrast.a.label} does not answer as the scenario says it must"
     return f"speculation changes {'the tokens' if in_tokens else 'more than the speed'}"

@@ -38,6 +38,8 @@ def _pin_rows(plan: Plan, launcher: EngineLauncher) -> list[tuple[str, str, str]
     by_name: dict[str, list[tuple[Arm, str, Pin]]] = {}
     for arm in plan.arms:
         for scenario in plan.scenarios:
+            if arm.slots not in (1, scenario.slots):
+                continue
             for pin in launcher.launch(arm, scenario).pins:
                 by_name.setdefault(pin.name, []).append((arm, scenario.name, pin))
     return [(name, _values(uses), uses[0][2].reason) for name, uses in by_name.items()]

@@ -15,6 +15,7 @@ from harness.drivers.guard import ProcessGuard
 from harness.drivers.model_directory import private_model_directory
 from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
+from harness.drivers.slots_session import SlotsSession
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback, StdioSession
 from harness.plan import Arm, Timeouts
@@ -61,6 +62,7 @@ class EngineLauncher:
             context_tokens=scenario.context_tokens or self.context_tokens,
             temperature=scenario.temperature,
             top_p=scenario.top_p,
+            slots=arm.slots,
         )
         return self.binding.launch(settings, self.overrides)
 
@@ -83,6 +85,7 @@ class EngineLauncher:
                 guard=self._guard,
             )
             try:
-                yield _SESSIONS[arm.path](process, log, self.timeouts, on_output=on_output)
+                session = SlotsSession if arm.slots > 1 else _SESSIONS[arm.path]
+                yield session(process, log, self.timeouts, on_output=on_output)
             finally:
                 process.kill()

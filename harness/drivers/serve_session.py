@@ -24,7 +24,7 @@ from harness.plan import Timeouts
 
 
 class ServeSession(StdioSession):
-    """Serve mode with one request at a time on slot 0."""
+    """Serve mode with one request at a time."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class ServeSession(StdioSession):
         self._accepted_ns = self._forwards = self._prompt_tokens = None
         return self._client.encode_submit(
             request_id=self._request_id,
+            slot=request.slot,
             prompt=request.prompt,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
@@ -76,7 +77,7 @@ class ServeSession(StdioSession):
                 case Refused(code=code) if code == CONTEXT_EXCEEDED and request.may_refuse:
                     ending = self._cut_turn(at_ns, "refused")
                 case Refused():
-                    raise _refusal(event, request.place)
+                    raise build_refusal(event, request.place)
                 case Done():
                     ending = self._end_turn(at_ns, event)
                 case _:
@@ -109,7 +110,8 @@ class ServeSession(StdioSession):
         self._transport.send(self._client.encode_cancel(self._request_id))
 
 
-def _refusal(event: Refused, place: str) -> EngineRefusedError:
+def build_refusal(event: Refused, place: str) -> EngineRefusedError:
+    """Return the error for a request that the engine refused."""
     answer = " ".join((event.code, *event.arguments))
     hint = _REFUSAL_HINTS.get(event.code, "its last stderr lines may say why")
     return EngineRefusedError(f"{place}: the engine refused it: ERROR {answer}", hint=hint)

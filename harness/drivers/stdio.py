@@ -129,7 +129,11 @@ class StdioSession(ABC):
         self._transport.send(data)
         ending = self._read_answer(answer, waits, request)
         self._transport.drain_stderr()
-        return _build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+        return build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+
+    def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
+        """Ask for turns one after the other: this session has one slot."""
+        return tuple(self.run_turn(request) for request in requests)
 
     def end(self) -> int:
         """Close the engine's input and wait for its exit."""
@@ -240,9 +244,10 @@ def describe_exit(status: int) -> str:
         return f"signal {-status}"
 
 
-def _build_record(
+def build_record(
     request: TurnRequest, answer: Answer, ending: Ending, counts: TurnCounts, sent_ns: int
 ) -> TurnRecord:
+    """Return the record of a turn that has ended."""
     stat = ending.stat
     return TurnRecord(
         conversation=request.conversation,

@@ -98,3 +98,12 @@ def test_shipped_scenario_passes_and_reaches_its_places(name: str, compare: Comp
         finishes = {turn.finish for turn in record.turns}
         asked = {"context-end": {"length", "refused"}, "hiding-places": {"length", "stop"}}
         assert asked[name] <= finishes
+
+
+def test_requests_at_once_are_answered_as_each_alone(compare: Compare, tmp_path: Path) -> None:
+    done = compare(tmp_path / "run", "--repetitions", "1", "--json", scenario=scenario_paths()["two-slots"])
+
+    report = Report.from_json(done.stdout)
+    slots = next(c for c in report.comparison.contrasts if c.contrast.kind == "slots")
+    assert (report.verdict.status, slots.state) == ("pass", "identical")
+    assert slots.pairs_checked == 7

@@ -1,7 +1,7 @@
 """The runner over scripted sessions: which turns it asks for, and what it makes of failures."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -65,6 +65,10 @@ class FakeSession:
             done_ns=1,
             finish="stop",
         )
+
+    def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
+        self._asked.append(len(requests))
+        return tuple(self.run_turn(request) for request in reversed(requests))[::-1]
 
     def end(self) -> int:
         return 0
@@ -243,3 +247,19 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
     codes = [record.failure and record.failure.code for record in sink.records]
     assert codes.count("engine-start") == 6
     assert codes.count(None) == 2
+
+
+def test_conversations_of_a_slotted_arm_run_side_by_side_and_are_recorded_in_their_order() -> None:
+    text = TEXT.replace('entry = "line"', "slots = 2")
+    plan = build_plan([parse_scenario(text, "s.toml", lambda name: "")], repetitions=1)
+    sink, launcher = run(plan, lambda arm, request: request.conversation.encode())
+
+    asked = launcher.asked["serve/0x2"]
+    assert [item for item in asked if isinstance(item, int)] == [2]
+    assert [(r.conversation, r.turn, r.slot) for r in requests(launcher, "serve/0x2")] == [
+        ("b", 0, 1),
+        ("a", 0, 0),
+        ("a", 1, 0),
+    ]
+    record = next(r for r in sink.records if r.spec.arm.slots == 2)
+    assert [(turn.conversation, turn.turn) for turn in record.turns] == [("a", 0), ("a", 1), ("b", 0)]

@@ -63,6 +63,7 @@ def test_appended_text_goes_on_from_the_turn_that_it_names():
         ("after = 1", 'stops = ["a"]\nstop = ["b"]', 14, "stop is given too"),
         ("after = 1", 'caps = "grid"\nstops = ["b"]', 15, "has a sweep already"),
         ("same_as = [1]", "same_as = [1]\nmay_refuse = true", 18, "so its answer may be any"),
+        ("[defaults]", "slots = 0\n[defaults]", 3, "must be at least 1"),
         ("[[conversation]]", "context_tokens = 4\n[[conversation]]", 5, "'context_tokens' belongs in"),
     ],
 )
@@ -88,3 +89,10 @@ def test_a_typed_line_only_goes_on(key: str):
     text += f'[[conversation.turn]]\nuser = "a"\n[[conversation.turn]]\nuser = "b"\n{key}\n'
     with pytest.raises(ScenarioError, match="a typed line only goes on from the line before it"):
         parse(text)
+
+
+def test_turns_that_run_at_once_end_by_themselves():
+    text = TEXT.replace("[defaults]", "slots = 2\n[defaults]")
+    assert parse(text).slots == 2
+    with pytest.raises(ScenarioError, match=r"s.toml:15: .*end by themselves or at their cap"):
+        parse(text.replace("after = 1", 'stop = ["x"]'))

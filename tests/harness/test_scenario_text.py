@@ -56,6 +56,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         top_p=draw(st.sampled_from([1.0, 0.5])),
         conversations=(talk,),
         context_tokens=draw(st.none() | st.integers(16, 99)),
+        slots=draw(st.just(1) if first.stop or sweep or second.answer_is_sure is False else st.just(2)),
     )
 
 
