@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts
+from harness.distributions import DistributionRow, compare_distributions
 from harness.engagement import Engagement, judge_cells, summarise_engagement
 from harness.metrics import CellMetrics
 from harness.pairing import Pairing, select_latest
@@ -49,6 +50,7 @@ class Comparison:
         speeds: medians of each arm.
         speedups: what speculation is worth.
         notes: remarks that decide nothing, in plain sentences.
+        distributions: tests of sampled answers, arm against arm.
     """
 
     cells_planned: int
@@ -61,6 +63,7 @@ class Comparison:
     speeds: tuple[ArmSpeed, ...]
     speedups: tuple[Speedup, ...]
     notes: tuple[str, ...]
+    distributions: tuple[DistributionRow, ...] = ()
 
 
 def compare(
@@ -97,6 +100,9 @@ def compare(
         speeds=summarise_speed(plan, cells, figures),
         speedups=derive_speedups(plan, checked, figures),
         notes=tuple(_collect_notes(plan, records, latest, checked, engagements, prefill, facts)),
+        distributions=compare_distributions(
+            plan, {spec: latest[spec] for spec in latest if cells[spec].state not in ("void", "failed")}
+        ),
     )
 
 

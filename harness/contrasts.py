@@ -51,7 +51,8 @@ class ContrastResult:
         bytes_compared: answer bytes likewise.
         excluded_after_difference: later turns of a conversation that had differed: their prompts differ too.
         excluded_void: turns of void cells.
-        excluded_sampled: turns at a temperature above 0, whose text differs between arms by design.
+        excluded_sampled: turns at a temperature above 0, whose text differs between arms by design. An arm is
+            held against itself all the same: its seed is fixed.
         missing: pairs without both sides.
         not_compared: fields that a side does not report.
         found: the first difference of each conversation.
@@ -131,7 +132,7 @@ def _count_contrast(
     for pair in pairs.pairs:
         if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
             tally.excluded["void"] += 1
-        elif plan.scenario(pair.cell_a.scenario).temperature > 0:
+        elif plan.scenario(pair.cell_a.scenario).temperature > 0 and pairs.contrast.kind != "self":
             tally.excluded["sampled"] += 1
         else:
             tally.add(pair)

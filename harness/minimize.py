@@ -193,7 +193,8 @@ class Minimizer:
         for setting in self._case.settings:
             kept = tuple(other for other in self._case.settings if other != setting)
             yield from self._try(f"setting {setting[0]}", replace(self._case, settings=kept))
-        for depth in range(1, self._case.depth):
+        speculates = self.failing.contrast.a.depth or self.failing.contrast.b.depth
+        for depth in range(1, self._case.depth if speculates else 1):
             if (yield from self._try("depth", replace(self._case, depth=depth))):
                 return
 

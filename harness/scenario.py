@@ -15,7 +15,7 @@ from harness.scenario_lines import locate_keys
 TurnKind = Literal["user", "tool", "prompt", "append"]
 Entry = Literal["prompt", "line"]
 Refusal = Literal["never", "possible", "expected"]
-SweepKind = Literal["cap", "stop", "repeat"]
+SweepKind = Literal["cap", "stop", "repeat", "draw"]
 
 _ROLES: dict[TurnKind, Role] = {"user": "user", "tool": "observation"}
 
@@ -24,7 +24,8 @@ _ROLES: dict[TurnKind, Role] = {"user": "user", "tool": "observation"}
 class Sweep:
     """Values that one turn is run with, each in a conversation of its own; see :mod:`harness.sweeps`.
 
-    ``values`` are stop strings, numbers of repeats, or the name of a set of caps, which depends on the depth.
+    ``values`` are stop strings, numbers of repeats, how many draws, or the name of a set of caps, which
+    depends on the depth.
     """
 
     kind: SweepKind
@@ -184,6 +185,8 @@ def _build_sweep(turn: TurnFile) -> Sweep | None:
         return Sweep(kind="cap", values=(turn.caps,))
     if turn.stops:
         return Sweep(kind="stop", values=tuple(turn.stops))
+    if turn.draws is not None:
+        return Sweep(kind="draw", values=(turn.draws,))
     return Sweep(kind="repeat", values=tuple(turn.repeats)) if turn.repeats else None
 
 

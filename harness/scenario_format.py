@@ -14,6 +14,10 @@ from harness.scenario_lines import Location, line_of, locate_keys
 MAX_CAP_TOKENS = 1_000_000
 # A text repeated more often than this is no test of a small context any more.
 MAX_REPEATS = 100_000
+# More draws than this are more than any difference that matters needs.
+MAX_DRAWS = 10_000
+DRAW_MARK = "{draw}"
+"""Stands in a drawn turn's text for the number of the draw."""
 # The smallest context that leaves room for a prompt with its template and a few tokens.
 MIN_CONTEXT_TOKENS = 16
 # The most that the engines we know take.
@@ -52,6 +56,7 @@ class TurnFile(_Table):
     may_refuse: bool = False
     caps: Literal["grid", "every"] | None = None
     stops: list[NonEmpty] = []
+    draws: Annotated[int, Field(ge=2, le=MAX_DRAWS)] | None = None
     repeats: list[Annotated[int, Field(ge=1, le=MAX_REPEATS)]] = []
 
     def kinds(self) -> tuple[Kind, ...]:

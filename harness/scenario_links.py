@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from harness.scenario_format import ConversationFile, Problem, ScenarioFile, TurnFile, name_key
+from harness.scenario_format import DRAW_MARK, ConversationFile, Problem, ScenarioFile, TurnFile, name_key
 from harness.scenario_lines import Location
 
-_SWEEPS = ("caps", "stops", "repeats")
+_SWEEPS = ("caps", "stops", "repeats", "draws")
 _NOT_TYPED = ("after", "cancel_after_tokens", "expect_refusal", "may_refuse", "caps")
 
 
@@ -20,6 +20,7 @@ def find_link_problems(file: ScenarioFile) -> Iterator[Problem]:
             yield from _check_after(conversation.turn, j, at)
             yield from _check_same_as(conversation.turn, j, at)
             yield from _check_end(turn, at)
+            yield from _check_draws(turn, at, file.defaults.temperature)
             if file.entry == "line":
                 yield from _check_typed(turn, at)
             if file.slots > 1:
@@ -75,6 +76,16 @@ def _check_end(turn: TurnFile, at: Location) -> Iterator[Problem]:
         yield _problem((*at, "caps"), "max_tokens is given too", "keep one of them")
     if turn.stops and turn.stop:
         yield _problem((*at, "stops"), "stop is given too", "keep one of them")
+
+
+def _check_draws(turn: TurnFile, at: Location, temperature: float) -> Iterator[Problem]:
+    if turn.draws is None:
+        return
+    if temperature == 0:
+        yield _problem((*at, "draws"), "every draw is the same", "give [defaults] a temperature above 0")
+    if DRAW_MARK not in "".join(getattr(turn, kind) for kind in turn.kinds()):
+        hint = "an engine that seeds each request alike would answer one prompt always alike"
+        yield _problem((*at, "draws"), f"the text does not hold {DRAW_MARK}", hint)
 
 
 def _check_sweeps(conversation: ConversationFile, place: Location) -> Iterator[Problem]:

@@ -79,5 +79,7 @@ def _end_lines(turn: Turn) -> Iterator[str]:
         yield f"caps = {quote_text(str(sweep.values[0]))}"
         return
     yield f"max_tokens = {turn.max_tokens}"
-    if sweep is not None:
+    if sweep is not None and sweep.kind == "draw":
+        yield f"draws = {sweep.values[0]}"
+    elif sweep is not None:
         yield f"{_SWEPT_KEYS[sweep.kind]} = {_quote_list(sweep.values)}"

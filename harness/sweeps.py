@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from harness.scenario import Conversation, Scenario, Sweep, Turn
+from harness.scenario_format import DRAW_MARK
 
 # The set "every" reaches this many blocks of depth + 1 tokens: an answer that ends by itself within the first
 # three of them is met by every cap from its end - depth to its end + depth.
@@ -54,6 +55,9 @@ def _expand_turn(turn: Turn, sweep: Sweep, depth: int) -> Iterator[tuple[str, Tu
         case "stop":
             for number, word in enumerate(sweep.values, start=1):
                 yield f"stop-{number}", replace(bare, stop=(str(word),))
+        case "draw":
+            for number in range(1, int(sweep.values[0]) + 1):
+                yield f"draw-{number}", replace(bare, text=turn.text.replace(DRAW_MARK, str(number)))
         case "repeat":
             for times in sweep.values:
                 yield f"times-{times}", replace(bare, text=turn.text * int(times))

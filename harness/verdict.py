@@ -41,6 +41,10 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
         return _invalid(comparison)
     different = [c for c in comparison.contrasts if c.state == "different" and c.contrast.kind != "self"]
     wrong = [row for row in comparison.prefill if row.state == "wrong"]
+    unlike = [row for row in comparison.distributions if row.test.differs]
+    if unlike and not different and not wrong:
+        first = unlike[0].sentence
+        return _verdict("fail", f"FAIL: sampled answers differ: {first}", [row.sentence for row in unlike])
     if different or wrong:
         return _fail(comparison, sorted(different, key=lambda c: _ORDER[c.contrast.kind]), wrong)
     doubts = _list_doubts(comparison)

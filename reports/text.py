@@ -25,6 +25,7 @@ def render_text(report: Report, *, width: int = 100, colour: bool = False) -> st
     evidence.add_arms(page, report)
     evidence.add_contrasts(page, report)
     evidence.add_differences(page, report)
+    evidence.add_distributions(page, report)
     evidence.add_failures(page, report)
     figures.add_prefill(page, report)
     figures.add_speed(page, report)

@@ -63,6 +63,8 @@ def test_appended_text_goes_on_from_the_turn_that_it_names():
         ("after = 1", 'stops = ["a"]\nstop = ["b"]', 14, "stop is given too"),
         ("after = 1", 'caps = "grid"\nstops = ["b"]', 15, "has a sweep already"),
         ("same_as = [1]", "same_as = [1]\nmay_refuse = true", 18, "so its answer may be any"),
+        ("after = 1", "draws = 5", 14, "every draw is the same"),
+        ("after = 1", "draws = 5", 14, "the text does not hold {draw}"),
         ("[defaults]", "slots = 0\n[defaults]", 3, "must be at least 1"),
         ("[[conversation]]", "context_tokens = 4\n[[conversation]]", 5, "'context_tokens' belongs in"),
     ],
