@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 from engine_bindings.binding import build_environment
+from engine_bindings.model_directory import private_model_directory
 from engine_bindings.registry import find_binding
 from harness.cli.progress import PlainProgress
 from harness.cli.scenario_files import load_scenarios
 from harness.drivers.launcher import EngineLauncher
-from harness.drivers.model_directory import private_model_directory
 from harness.plan import Arm, CellSpec, Plan, Timeouts, build_plan
 from harness.rundir import RunDirectory
 from harness.runner import Runner

@@ -132,7 +132,19 @@ def build_environment(inherited: Mapping[str, str], pins: Iterable[Pin]) -> dict
     return environment
 
 
-ENGINE_PREFIXES = ("COLI_", "REF_", "MTP_", "OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_")
+ENGINE_PREFIXES = (
+    "COLI_",
+    "REF_",
+    "MTP_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "BLIS_",
+    "VECLIB_",
+    "NPY_",
+)
 
 # Every variable that the engines read under a name without such a prefix.
 ENGINE_VARIABLES = frozenset(

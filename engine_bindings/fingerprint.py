@@ -6,7 +6,7 @@ because reading hundreds of gigabytes would take longer than the measurement.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -54,18 +54,32 @@ def read_version() -> str:
         return "not installed"
 
 
-def read_engine_fingerprint(name: str, *, version: str | None, source: Path) -> EngineFingerprint:
+def read_engine_fingerprint(
+    name: str, *, version: str | None, source: Path, more: Sequence[Path] = ()
+) -> EngineFingerprint:
     """Return the fingerprint of an executable file or of a directory of Python sources.
+
+    ``more`` are directories of Python sources that the engine is made of besides ``source``.
 
     Raises:
         UsageError: ``source`` is not there or cannot be read.
     """
-    files = sorted(source.rglob("*.py")) if source.is_dir() else [source]
     try:
-        digest = _digest_files(files, root=source if source.is_dir() else source.parent)
+        digest = _join_digests(_digest_source(path) for path in (source, *more))
     except OSError as error:
         raise UsageError(f"cannot read the engine {str(source)!r}: {error.strerror}") from error
     return EngineFingerprint(name=name, version=version, source=str(source), digest=digest)
+
+
+def _digest_source(source: Path) -> str:
+    if source.is_dir():
+        return _digest_files(sorted(source.rglob("*.py")), root=source)
+    return _digest_files([source], root=source.parent)
+
+
+def _join_digests(digests: Iterable[str]) -> str:
+    first, *others = digests
+    return hashlib.sha256("".join((first, *others)).encode()).hexdigest() if others else first
 
 
 def read_weights_bytes(model_dir: Path) -> int:

@@ -12,6 +12,7 @@ from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, read_engine_fingerprint, read_version
 
 SOURCES = Path(__file__).parent / "reference"
+WIRE = SOURCES.with_name("wire")
 MODULE = "engine_bindings.reference.host"
 
 CAPABILITIES = Capabilities(
@@ -43,8 +44,9 @@ class ReferenceEngine:
 
     def fingerprint(self) -> EngineFingerprint:
         """Digest the engine's sources, or the executable that stands in for it."""
-        version = read_version() if self.executable is None else None
-        return read_engine_fingerprint(self.name, version=version, source=self.executable or SOURCES)
+        if self.executable is not None:
+            return read_engine_fingerprint(self.name, version=None, source=self.executable)
+        return read_engine_fingerprint(self.name, version=read_version(), source=SOURCES, more=(WIRE,))
 
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return the command and the pins of one arm."""

@@ -5,10 +5,10 @@ from one distribution, which of them came from which arm is a coin toss: swappin
 pairs changes nothing about how likely the data are. The test holds the observed statistic against that
 of many random swaps.
 
-The statistic is the chi-square distance of the two tables of counts, the sum over answers of ``(count_a
-- count_b)**2 / (count_a + count_b)``. With ``r`` of ``SWAPS`` random swaps at least as far apart as the
-data, ``p = (1 + r) / (1 + SWAPS)``. When the arms draw alike, the probability of ``p <= ALPHA`` is at
-most ``ALPHA``, whatever the distributions and however few the draws. So the error rate of a test, that
+The statistic is the chi-square distance of the two tables of counts, the sum over answers of
+``(a - b)**2 / (a + b)`` for the counts ``a`` and ``b``. With ``r`` of ``SWAPS`` random swaps at least as far
+apart as the data, ``p = (1 + r) / (1 + SWAPS)``. When the arms draw alike, the probability of
+``p <= ALPHA`` is at most ``ALPHA``, whatever the distributions and however few the draws. So the error rate of a test, that
 is of calling two equal arms different, is at most 1 in 1,000. The usual chi-square approximation would
 not keep to that with as many rare answers as a language model gives.
 """

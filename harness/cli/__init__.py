@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
-from harness.cli import analyze, compare, minimize, report, scenarios
+from harness.cli import analyze, certificate, compare, gate, minimize, report, scenarios, serve
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
@@ -35,6 +35,7 @@ examples:
   coli-ab compare --scenario agent-loop    another shipped scenario; coli-ab scenarios lists them
   coli-ab report runs/RUN                  show a run again
   coli-ab minimize runs/RUN                shrink what failed in it to a small scenario
+  coli-ab gate && coli-ab serve --certificate runs/RUN     serve with MTP what has just been proved
 """
 
 
@@ -48,14 +49,17 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, report, analyze, minimize, scenarios):
+    for module in (compare, gate, report, analyze, minimize, scenarios, certificate, serve):
         module.add_parser(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if given[:1] == [serve.NAME]:
+        serve.start_server(given[1:])
+    arguments = build_parser().parse_args(given)
     try:
         status: int = arguments.run(arguments)
     except ColiAbError as error:

@@ -5,19 +5,19 @@ import datetime
 import os
 import secrets
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from engine_bindings.binding import Binding
-from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import read_model_fingerprint, read_weights_bytes
 from engine_bindings.registry import BINDINGS, find_binding
+from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
 from harness.cli.output import write_result
 from harness.cli.progress import open_progress
 from harness.cli.results import analyze_run, print_report
 from harness.cli.scenario_files import ALL, LoadedScenario, load_scenarios
+from harness.cli.settings import find_model_dir, parse_settings
 from harness.drivers.launcher import EngineLauncher
 from harness.environment import read_environment
 from harness.plan import (
@@ -35,8 +35,6 @@ from harness.runner import Runner
 
 EXIT_INTERRUPTED = 130
 DEFAULT_SCENARIOS = ("quick",)
-# Named by the harness for each process; another value would break the isolation of the arms.
-RESERVED_VARIABLES = ("SNAP",)
 
 DESCRIPTION = """\
 Starts the engine afresh for every cell (arm x scenario x repetition) and compares the arms:
@@ -70,7 +68,13 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    add_options(parser)
+    _add_scenario_option(parser)
     parser.set_defaults(run=run)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add all options but ``--scenario``, which a command may fix instead."""
     _add_subject_options(parser)
     _add_plan_options(parser)
     _add_output_options(parser)
@@ -102,9 +106,8 @@ def _add_subject_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_plan_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is run")
-    group.add_argument(
+def _add_scenario_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--scenario",
         nargs="+",
         action="extend",
@@ -112,6 +115,10 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         help=f"shipped scenario, path of a .toml file, or {ALL!r}; one or more"
         f" (default: {' '.join(DEFAULT_SCENARIOS)})",
     )
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is run")
     group.add_argument(
         "--depth",
         type=int,
@@ -135,6 +142,12 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--dry-run", action="store_true", help="say what would be run, and start nothing")
     group.add_argument("--json", action="store_true", help="print the report as JSON")
+    group.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="key that seals the certificate of a pass (default: see docs/certificate.md)",
+    )
 
 
 def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
@@ -171,7 +184,17 @@ def run(arguments: argparse.Namespace) -> int:
     sys.stderr.write(f"run directory: {directory.path}\n")
     report = analyze_run(directory.path)
     print_report(report, as_json=arguments.json)
-    return EXIT_INTERRUPTED if interrupted else report.verdict.exit_status
+    if interrupted:
+        return EXIT_INTERRUPTED
+    certify_run(
+        report,
+        request.plan,
+        request.launcher,
+        request.scenarios,
+        directory=directory.path,
+        key_file=arguments.key_file,
+    )
+    return report.verdict.exit_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +210,7 @@ class _Request:
 
 def _read_request(arguments: argparse.Namespace) -> _Request:
     binding = find_binding(arguments.engine)
-    model_dir = arguments.model or binding.default_model_dir()
-    if model_dir is None:
-        raise UsageError(
-            f"the engine {arguments.engine!r} comes without a model", hint="name one with --model DIR"
-        )
+    model_dir = find_model_dir(binding, arguments.model)
     scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
     timeouts = _read_timeouts(arguments, model_dir)
     plan = build_plan(
@@ -205,7 +224,7 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         binding=binding,
         model_dir=model_dir,
         timeouts=timeouts,
-        overrides=_parse_settings(arguments.settings),
+        overrides=parse_settings(arguments.settings),
         context_tokens=arguments.context,
     )
     return _Request(binding=binding, model_dir=model_dir, scenarios=scenarios, plan=plan, launcher=launcher)
@@ -253,21 +272,6 @@ def _measure(request: _Request, directory: RunDirectory) -> bool:
 
 def _wall_clock() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def _parse_settings(texts: list[str]) -> Mapping[str, str]:
-    settings: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise UsageError(f"--set {text}: not NAME=VALUE", hint="for example --set CTX=8192")
-        if name in RESERVED_VARIABLES:
-            raise UsageError(
-                f"--set {text}: {name} names the private model directory of each process",
-                hint="name the model with --model DIR",
-            )
-        settings[name] = value
-    return settings
 
 
 def _positive(text: str) -> int:

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from engine_bindings.binding import ArmSettings, Binding, Launch
+from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
 from harness.drivers.chat_session import ChatSession
 from harness.drivers.guard import ProcessGuard
-from harness.drivers.model_directory import private_model_directory
 from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
 from harness.drivers.slots_session import SlotsSession

@@ -93,3 +93,18 @@ def test_fingerprint_of_the_embedded_engine_is_over_its_sources() -> None:
 def test_engine_that_is_gone_is_a_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the engine"):
         read_engine_fingerprint("x", version=None, source=tmp_path / "gone")
+
+
+def test_every_directory_that_an_engine_is_made_of_counts(tmp_path: Path) -> None:
+    for name in ("core", "wire"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.py").write_text("x = 1\n")
+
+    def digest() -> str:
+        return read_engine_fingerprint(
+            "x", version=None, source=tmp_path / "core", more=(tmp_path / "wire",)
+        ).digest
+
+    before = digest()
+    (tmp_path / "wire" / "a.py").write_text("x = 2\n")
+    assert digest() != before

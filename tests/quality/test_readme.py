@@ -12,12 +12,12 @@ from scenarios import scenario_paths
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [
     line.split("#")[0].strip()
     for block in BLOCKS
     for line in block.splitlines()
-    if line.startswith("coli-ab ") and "runs/RUN" not in line
+    if line.startswith("coli-ab ") and not line.startswith("coli-ab serve") and "runs/RUN" not in line
 ]
 
 

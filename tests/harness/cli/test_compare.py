@@ -29,6 +29,7 @@ def test_equal_arms_pass(
     assert f"run directory: {tmp_path / 'run'}" in captured.err
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "cells.jsonl",
+        "certificate.json",
         "comparison.json",
         "environment.json",
         "plan.json",

@@ -21,3 +21,10 @@ def private_model_directory(model_dir: Path) -> Iterator[Path]:
         yield private
     finally:
         shutil.rmtree(private, ignore_errors=True)
+
+
+def remove_state(directory: Path) -> None:
+    """Remove what an engine left in its private directory, so that the next one starts like the first."""
+    for path in directory.iterdir():
+        if path.name.startswith(STATE_PREFIX) and path.is_file():
+            path.unlink(missing_ok=True)

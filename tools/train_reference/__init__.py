@@ -1,0 +1,1 @@
+"""How the shipped reference checkpoint is made (needs the ``train`` extra)."""
