@@ -8,9 +8,9 @@ of many random swaps.
 The statistic is the chi-square distance of the two tables of counts, the sum over answers of
 ``(a - b)**2 / (a + b)`` for the counts ``a`` and ``b``. With ``r`` of ``SWAPS`` random swaps at least as far
 apart as the data, ``p = (1 + r) / (1 + SWAPS)``. When the arms draw alike, the probability of
-``p <= ALPHA`` is at most ``ALPHA``, whatever the distributions and however few the draws. So the error rate of a test, that
-is of calling two equal arms different, is at most 1 in 1,000. The usual chi-square approximation would
-not keep to that with as many rare answers as a language model gives.
+``p <= ALPHA`` is at most ``ALPHA``, whatever the distributions and however few the draws. So the error rate
+of a test, that is of calling two equal arms different, is at most 1 in 1,000. The usual chi-square
+approximation would not keep to that with as many rare answers as a language model gives.
 """
 
 from collections.abc import Hashable, Sequence
