@@ -98,7 +98,7 @@ def _counts(
 def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:
     ends_a, ends_b = _visible_ends(a), _visible_ends(b)
     if a.text != b.text:
-        return _describe_text(a.text, b.text, _first_token_index(a, b, ends_a, ends_b))
+        return _describe_text(a.text, b.text, first_token_index(a, b, ends_a, ends_b))
     if ends_a is None or ends_b is None or ends_a == ends_b:
         return None
     return _describe_boundary(a.text, ends_a, ends_b)
@@ -118,7 +118,7 @@ def _visible_ends(turn: TurnRecord) -> tuple[int, ...] | None:
     return ends[:whole]
 
 
-def _first_token_index(
+def first_token_index(
     a: TurnRecord, b: TurnRecord, ends_a: Sequence[int] | None, ends_b: Sequence[int] | None
 ) -> int | None:
     """Return the index of the first token that differs, from both sides' boundaries or from one side's."""

@@ -152,7 +152,7 @@ def build_turn_prompt(conversation: Conversation, answers: Sequence[str | bytes]
     turns = conversation.turns[: turn_index + 1]
     given = tuple(_to_bytes(answer) for answer in answers)
     if turns[-1].kind == "prompt":
-        return turns[-1].text.encode("utf-8")
+        return turns[-1].text.encode("utf-8", "surrogateescape")
     if turns[-1].kind == "append":
         before = build_turn_prompt(conversation, given[:-1], turn_index - 1)
         return before + given[-1] + turns[-1].text.encode("utf-8")

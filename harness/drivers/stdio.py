@@ -245,4 +245,5 @@ def _build_record(
         engine_tokens_per_s=ending.stat.tokens_per_s,
         drafts_paused=counts.drafts_paused,
         token_lengths=tuple(answer.token_lengths) if ending.accepted_ns is not None else None,
+        margins=counts.margins,
     )

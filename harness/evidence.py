@@ -1,0 +1,350 @@
+"""Gathers what is known of each difference: from the cells of the plan, and from the probes that were run."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from harness.contrasts import (
+    CheckedContrast,
+    ContrastResult,
+    FoundDifference,
+    unrepeated_arms,
+    unsteady_arms,
+)
+from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
+from harness.identity import first_token_index, show_bytes
+from harness.metrics import AnswerKey
+from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind, ProbeMark
+from harness.scenario import Turn
+from harness.transcript import CellRecord, Margin, TurnRecord
+
+# Shown of what a scored prefix goes on with.
+SCORE_BYTES = 24
+
+Records = Mapping[CellSpec, CellRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One difference of a contrast, with the two turns that show it.
+
+    Attributes:
+        contrast, found: the difference. a, b: its two turns.
+        probed_a, probed_b: the arms whose probes speak for it. They are those of serve mode where that
+            path shows the same difference, because serve mode shows which bytes are a token.
+        turn: the request. typed: a chat arm typed a line.
+        prefix_bytes: the common part of both answers, up to the start of the first token that differs.
+        token_index: of that token, None when no cell shows boundaries.
+    """
+
+    contrast: Contrast
+    found: FoundDifference
+    a: TurnRecord
+    b: TurnRecord
+    probed_a: Arm
+    probed_b: Arm
+    turn: Turn
+    typed: bool
+    prefix_bytes: int
+    token_index: int | None
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Scenario, conversation and turn."""
+        return self.found.scenario, self.found.conversation, self.found.turn
+
+    def spec(self, arm: Arm, kind: ProbeKind) -> CellSpec:
+        """Return the cell of one probe of this case."""
+        scenario, conversation, turn = self.place
+        offset = self.prefix_bytes if kind == "score" else 0
+        mark = ProbeMark(kind=kind, conversation=conversation, turn=turn, offset_bytes=offset)
+        return CellSpec(arm=arm, scenario=scenario, repetition=0, probe=mark)
+
+
+def list_cases(
+    plan: Plan,
+    results: Iterable[ContrastResult],
+    latest: Records,
+    lengths: Mapping[AnswerKey, tuple[int, ...]],
+) -> tuple[Case, ...]:
+    """Return the differences between arms, in the order of the contrasts."""
+    cases = [
+        _build_case(plan, result.contrast, found, latest, lengths)
+        for result in results
+        if result.contrast.kind != "self"
+        for found in result.found
+    ]
+    return tuple(_share_probes(case, cases) for case in cases)
+
+
+def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], latest: Records) -> Evidence:
+    """Put together what is known of one difference."""
+    selves = {item.result.contrast.a: item for item in checked if item.result.contrast.kind == "self"}
+    cold, replay = (compare_rerun(case, kind, latest) for kind in ("cold", "replay"))
+    shown_by = reproducing_kind(cold, replay)
+    margins = _margins_at(case, shown_by, latest) if shown_by else (None, None, None, None)
+    return Evidence(
+        kind=case.contrast.kind,
+        a=case.contrast.a,
+        b=case.contrast.b,
+        differences=case.found.differences,
+        policy=plan.near_tie,
+        tie_gap=plan.tie_gap,
+        cap_tokens=case.turn.max_tokens,
+        end_a=_end(case.a),
+        end_b=_end(case.b),
+        unsteady=tuple(arm.label for arm in unsteady_arms(case.contrast, selves)),
+        unrepeated=tuple(arm.label for arm in unrepeated_arms(case.contrast, case.found, selves)),
+        prompts_equal=None if case.typed else case.a.prompt == case.b.prompt,
+        shorter=_find_shorter(case.a.text, case.b.text),
+        cold=cold,
+        replay=replay,
+        gap_a=margins[0],
+        gap_b=margins[1],
+        swapped=margins[2],
+        noise=margins[3],
+        depths=_read_depths(plan, case, latest),
+        score=_read_score(case, latest),
+        missing=tuple(_list_missing(plan, case, latest, cold, replay)),
+    )
+
+
+def sweep_depths(plan: Plan, depth: int) -> tuple[int, ...]:
+    """Return the other depths that a difference at ``depth`` is looked for at: 1 to one more than it."""
+    return tuple(d for d in range(1, min(depth + 1, plan.max_depth) + 1) if d != depth)
+
+
+def _build_case(
+    plan: Plan,
+    contrast: Contrast,
+    found: FoundDifference,
+    latest: Records,
+    lengths: Mapping[AnswerKey, tuple[int, ...]],
+) -> Case:
+    scenario = plan.scenario(found.scenario)
+    conversation = next(c for c in scenario.conversations if c.id == found.conversation)
+    a = _find_turn(latest, contrast.a, found, found.repetitions_a[0])
+    b = _find_turn(latest, contrast.b, found, found.repetitions_b[0])
+    index, start = _locate(found, a, b, lengths)
+    return Case(
+        contrast=contrast,
+        found=found,
+        a=a,
+        b=b,
+        probed_a=contrast.a,
+        probed_b=contrast.b,
+        turn=conversation.turns[found.turn],
+        typed="line" in (a.entry, b.entry),
+        prefix_bytes=start,
+        token_index=index,
+    )
+
+
+def _find_turn(latest: Records, arm: Arm, found: FoundDifference, repetition: int) -> TurnRecord:
+    spec = CellSpec(arm=arm, scenario=found.scenario, repetition=repetition)
+    return next(t for t in latest[spec].turns if (t.conversation, t.turn) == (found.conversation, found.turn))
+
+
+def _locate(
+    found: FoundDifference, a: TurnRecord, b: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
+) -> tuple[int | None, int]:
+    """Return the index of the first token that differs and the byte at which it starts."""
+    ends_a, ends_b = (_ends(found.scenario, turn, lengths) for turn in (a, b))
+    index = first_token_index(a, b, ends_a, ends_b)
+    ends = ends_a if ends_a is not None else ends_b
+    if index is not None and ends is not None:
+        return index, ends[index - 1] if index else 0
+    offset = _common_bytes(a.text, b.text)
+    while offset and offset < len(a.text) and a.text[offset] & 0xC0 == 0x80:
+        offset -= 1
+    return None, offset
+
+
+def _ends(
+    scenario: str, turn: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """Return where each token of an answer ends, as it or a cell with the same answer shows it."""
+    key = (scenario, turn.conversation, turn.turn, turn.text, turn.emitted_tokens or 0)
+    known = turn.token_lengths or lengths.get(key)
+    return None if known is None else tuple(accumulate(known))
+
+
+def _share_probes(case: Case, cases: Iterable[Case]) -> Case:
+    """Let the probes of serve mode speak for chat mode, where both paths show the same difference."""
+    if case.contrast.kind != "speculation" or case.contrast.a.path == "serve":
+        return case
+    for other in cases:
+        served = other.contrast.kind == "speculation" and other.contrast.a.path == "serve"
+        same_texts = (other.a.text, other.b.text) == (case.a.text, case.b.text)
+        if served and other.place == case.place and same_texts:
+            return replace(
+                case,
+                probed_a=other.probed_a,
+                probed_b=other.probed_b,
+                prefix_bytes=other.prefix_bytes,
+                token_index=other.token_index,
+            )
+    return case
+
+
+def _end(turn: TurnRecord) -> TurnEnd:
+    return TurnEnd(finish=turn.finish, emitted_tokens=turn.emitted_tokens, cached_tokens=turn.cached_tokens)
+
+
+def _find_shorter(a: bytes, b: bytes) -> Side | None:
+    if a == b:
+        return None
+    return "a" if b.startswith(a) else "b" if a.startswith(b) else None
+
+
+def _common_bytes(a: bytes, b: bytes) -> int:
+    size = min(len(a), len(b))
+    return next((i for i in range(size) if a[i] != b[i]), size)
+
+
+def _answer_of(latest: Records, spec: CellSpec) -> TurnRecord | None:
+    """Return the turn that a probe was run for: its last one."""
+    record = latest.get(spec)
+    if record is None or record.failure is not None or not record.turns:
+        return None
+    return record.turns[-1]
+
+
+def compare_rerun(case: Case, kind: ProbeKind, latest: Records) -> Rerun | None:
+    """Return what running both arms again showed; None when the probes of that kind were not run."""
+    a = _answer_of(latest, case.spec(case.probed_a, kind))
+    b = _answer_of(latest, case.spec(case.probed_b, kind))
+    if a is None or b is None:
+        return None
+    first = _first_difference(a.text, b.text)
+    expected = _first_difference(case.a.text, case.b.text)
+    same = first == expected
+    if expected is None:
+        same = first is None and (a.finish, b.finish) == (case.a.finish, case.b.finish)
+    return Rerun(
+        outcome="same" if same else "none" if first is None else "elsewhere",
+        repeats_a=_repeats(a, case.a),
+        repeats_b=_repeats(b, case.b),
+    )
+
+
+def _first_difference(a: bytes, b: bytes) -> int | None:
+    return None if a == b else _common_bytes(a, b)
+
+
+def _repeats(again: TurnRecord, first: TurnRecord) -> bool:
+    """Say whether an answer is the first one again, as far as its cap let it go."""
+    if again.finish == "length":
+        return first.text.startswith(again.text)
+    return again.text == first.text
+
+
+def reproducing_kind(cold: Rerun | None, replay: Rerun | None) -> ProbeKind | None:
+    """Return the probes that show the difference again: the cold ones, else the replayed ones."""
+    if cold is not None and cold.outcome == "same":
+        return "cold"
+    return "replay" if replay is not None and replay.outcome == "same" else None
+
+
+def _margins_at(
+    case: Case, kind: ProbeKind, latest: Records
+) -> tuple[float | None, float | None, bool | None, Noise | None]:
+    """Return both gaps at the difference, whether the candidates are swapped, and the noise before."""
+    a = _token_margins(_answer_of(latest, case.spec(case.probed_a, kind)))
+    b = _token_margins(_answer_of(latest, case.spec(case.probed_b, kind)))
+    index = case.token_index
+    if index is None:
+        return None, None, None, None
+    at_a = a[index] if a and index < len(a) else None
+    at_b = b[index] if b and index < len(b) else None
+    swapped = None
+    if at_a and at_b:
+        swapped = (at_a.best, at_a.second) == (at_b.second, at_b.best)
+    noise = _measure_noise(a[:index], b[:index]) if a and b else None
+    return at_a.gap if at_a else None, at_b.gap if at_b else None, swapped, noise
+
+
+def _token_margins(turn: TurnRecord | None) -> tuple[Margin, ...] | None:
+    """Return one margin for each token, or None when they cannot be told apart.
+
+    An engine that prints one line for each forward gives fewer lines than tokens with speculation on. Lines
+    and tokens match when there is a line for each token, and one more for a stop token that was chosen.
+    """
+    if turn is None or turn.margins is None or turn.emitted_tokens is None:
+        return None
+    extra = len(turn.margins) - turn.emitted_tokens
+    return turn.margins if extra == 0 or (extra == 1 and turn.finish != "length") else None
+
+
+def _measure_noise(a: Sequence[Margin], b: Sequence[Margin]) -> Noise | None:
+    apart = [abs(left.gap - right.gap) for left, right in zip(a, b, strict=True)]
+    if not apart:
+        return None
+    return Noise(tokens=len(apart), median=statistics.median(apart), largest=max(apart))
+
+
+def _read_depths(plan: Plan, case: Case, latest: Records) -> tuple[DepthOutcome, ...]:
+    """Return where the first difference from the undrafted answer is at other depths."""
+    outcomes = []
+    for depth in sweep_depths(plan, case.contrast.b.depth):
+        arm = Arm(path=case.probed_b.path, depth=depth)
+        answer = _answer_of(latest, case.spec(arm, "depth"))
+        if answer is not None:
+            outcomes.append(_judge_depth(case, depth, answer))
+    return tuple(outcomes)
+
+
+def _judge_depth(case: Case, depth: int, answer: TurnRecord) -> DepthOutcome:
+    expected = _common_bytes(case.a.text, case.b.text)
+    if _repeats(answer, case.a):
+        return DepthOutcome(depth=depth, outcome="none", byte_offset=None)
+    offset = _common_bytes(case.a.text, answer.text)
+    end = min(len(answer.text), len(case.b.text))
+    same = offset == expected and answer.text[:end] == case.b.text[:end]
+    # The answers may part again behind the place that is looked at; one more token there is enough.
+    same = same or (offset == expected and answer.text[: expected + 1] == case.b.text[: expected + 1])
+    return DepthOutcome(depth=depth, outcome="same" if same else "elsewhere", byte_offset=offset)
+
+
+def _read_score(case: Case, latest: Records) -> Score | None:
+    answer = _answer_of(latest, case.spec(score_arm(case), "score"))
+    if answer is None:
+        return None
+    rests: tuple[tuple[Side, bytes], ...] = (
+        ("a", case.a.text[case.prefix_bytes :]),
+        ("b", case.b.text[case.prefix_bytes :]),
+    )
+    agrees = [side for side, rest in rests if (rest.startswith(answer.text) if answer.text else not rest)]
+    gap = answer.margins[0].gap if answer.margins else None
+    shown = show_bytes(answer.text[:SCORE_BYTES]) if answer.text else "the end of the answer"
+    return Score(agrees=agrees[0] if len(agrees) == 1 else None, shown=shown, gap=gap)
+
+
+def score_arm(case: Case) -> Arm:
+    """Return the arm that scores the common part of the answers: its path without drafting."""
+    return Arm(path=case.probed_a.path, depth=0)
+
+
+def _list_missing(
+    plan: Plan, case: Case, latest: Records, cold: Rerun | None, replay: Rerun | None
+) -> Iterable[ProbeKind]:
+    """Yield the probes that were not tried, in the order in which they are worth their tokens.
+
+    A turn is first asked again alone. Its whole conversation is replayed only where that does not show the
+    difference, or where a typed line cannot be asked alone.
+    """
+    tried = {spec for spec in latest if spec.probe is not None}
+    if not case.typed and case.spec(case.probed_a, "cold") not in tried:
+        yield "cold"
+    gone = case.typed or (cold is not None and cold.outcome != "same")
+    if gone and (case.typed or case.found.turn > 0) and case.spec(case.probed_a, "replay") not in tried:
+        yield "replay"
+    if case.a.text == case.b.text:
+        return
+    if case.contrast.kind == "speculation" and reproducing_kind(cold, replay):
+        depths = [Arm(path=case.probed_b.path, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
+        if any(case.spec(arm, "depth") not in tried for arm in depths):
+            yield "depth"
+    if not case.typed and case.spec(score_arm(case), "score") not in tried:
+        yield "score"
