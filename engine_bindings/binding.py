@@ -36,6 +36,7 @@ class Capabilities:
         counters_repeat: forwards, drafts and acceptance are a pure function of prompt and settings, so that
             two runs, or both paths, must show the same; not so where a head reads rows that earlier turns
             left.
+        context_tokens: size of the context unless another is asked for, None when it is not known.
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
     """
@@ -48,6 +49,7 @@ class Capabilities:
     reports_cached_tokens: bool
     interactive_lines: bool
     counters_repeat: bool = False
+    context_tokens: int | None = None
     margin_pin: Pin | None = None
 
 

@@ -23,6 +23,7 @@ CAPABILITIES = Capabilities(
     reports_cached_tokens=True,
     interactive_lines=True,
     counters_repeat=True,
+    context_tokens=4096,
     margin_pin=Pin(name="COLI_LOGIT_GAP", value="1", reason="prints the two best logits of every choice"),
 )
 

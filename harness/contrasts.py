@@ -98,7 +98,8 @@ def check_contrasts(
 class _Tally:
     """What the pairs of one contrast add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, counters: bool) -> None:
+        self._counters = counters
         self.excluded: Counter[str] = Counter()
         self.not_compared: Counter[str] = Counter()
         self.identical: list[TurnPair] = []
@@ -115,7 +116,9 @@ class _Tally:
             return
         self.tokens += pair.a.emitted_tokens or 0
         self.bytes += len(pair.a.text)
-        comparison = compare_turns(pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain)
+        comparison = compare_turns(
+            pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain, counters=self._counters
+        )
         self.not_compared.update(comparison.not_compared)
         if comparison.differences:
             self._differed.add(place)
@@ -127,7 +130,7 @@ class _Tally:
 def _count_contrast(
     plan: Plan, pairs: ContrastPairs, cells: Mapping[CellSpec, CellEngagement]
 ) -> CheckedContrast:
-    tally = _Tally()
+    tally = _Tally(counters=plan.counters_repeat and pairs.contrast.a.depth == pairs.contrast.b.depth)
     for pair in pairs.pairs:
         if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
             tally.excluded["void"] += 1

@@ -12,6 +12,8 @@ from harness.transcript import CellRecord, TurnRecord
 MIN_ACCEPTANCE_RATE = 0.02
 # So many drafts make that a fact about the head and not about one text.
 MIN_DRAFTED_TOKENS = 64
+# Engines keep a few rows of the context free for drafts and for the token behind the last one.
+CONTEXT_MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class CountedTurn:
     arm: Arm
     asked: Turn
     turn: TurnRecord
+    context_tokens: int | None
 
 
 Check = Callable[[CountedTurn], str | None]
@@ -39,7 +42,12 @@ def find_count_faults(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tupl
 def _check_cell(plan: Plan, spec: CellSpec, record: CellRecord) -> Iterable[Finding]:
     turns = {c.id: c.turns for c in plan.scenario(spec.scenario).conversations}
     for turn in record.turns:
-        counted = CountedTurn(arm=spec.arm, asked=turns[turn.conversation][turn.turn], turn=turn)
+        counted = CountedTurn(
+            arm=spec.arm,
+            asked=turns[turn.conversation][turn.turn],
+            turn=turn,
+            context_tokens=plan.context_tokens,
+        )
         for name, verdict_class, check in CHECKS:
             if reason := check(counted):
                 yield Finding(
@@ -100,6 +108,17 @@ def _exceeds_the_cap(c: CountedTurn) -> str | None:
     return f"{emitted} tokens at a cap of {cap}"
 
 
+def _is_short_of_its_limit(c: CountedTurn) -> str | None:
+    """Refuse the finish reason ``length`` where neither the cap nor the context was reached."""
+    emitted, prompt, cap = c.turn.emitted_tokens, c.turn.prompt_tokens, c.asked.max_tokens
+    if c.turn.finish != "length" or emitted is None or emitted >= cap:
+        return None
+    if prompt is None or c.context_tokens is None or prompt + emitted > c.context_tokens - CONTEXT_MARGIN:
+        return None
+    used = f"{prompt + emitted} of {c.context_tokens} in use"
+    return f"finish_reason length after {emitted} of {cap} tokens, {used}"
+
+
 Checks = tuple[tuple[str, VerdictClass, Check], ...]
 
 CHECKS: Checks = (
@@ -109,6 +128,7 @@ CHECKS: Checks = (
     ("the prompt is not what was cached and computed", "counters", _splits_the_prompt_wrongly),
     ("another number of tokens than was sent", "counters", _counts_other_frames),
     ("over the cap", "stop-or-cap", _exceeds_the_cap),
+    ("a limit that was not reached", "finish-reason", _is_short_of_its_limit),
 )
 """The checks of one turn, each with the class of a fault that it finds."""
 

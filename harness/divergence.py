@@ -10,8 +10,6 @@ from harness.findings import Decision, Effect, Evidence, VerdictClass
 # Above this, no rounding that we know of explains a flip: 8-bit activations were measured to move two logits
 # against each other by up to 0.2 where they flipped a choice.
 NUMERICS_GAP = 0.5
-# Margins that agree to the last bit over fewer tokens may do so by chance of a short answer.
-MIN_NOISE_TOKENS = 8
 
 Rule = Callable[[Evidence], Decision | None]
 
@@ -73,12 +71,15 @@ def _prompts_differ(e: Evidence) -> Decision | None:
 
 def _is_near_tie(e: Evidence) -> Decision | None:
     """Explain a flip between depths: a margin that rounding can bridge, at a place that does not move."""
-    tiny = e.gap is not None and e.gap <= e.tie_gap
-    if e.kind != "speculation" or not e.field("tokens") or not tiny or not e.stays_put:
+    if e.kind != "speculation" or not e.field("tokens") or not _is_tie(e) or not e.stays_put:
         return None
     effect: Effect = "explained" if e.policy == "explain" else "fail"
     reason = f"the two candidates are {_gap(e.gap)} apart, at most {e.tie_gap:g} is a tie, and it stays put"
     return Decision(verdict_class="near-tie", effect=effect, reason=reason)
+
+
+def _is_tie(e: Evidence) -> bool:
+    return e.gap is not None and e.gap <= e.tie_gap
 
 
 def _ends_elsewhere(e: Evidence) -> Decision | None:
@@ -133,7 +134,7 @@ def _gone_when_cold(e: Evidence) -> bool:
         return False
     if e.cold.repeats_a and e.cold.repeats_b:
         return False
-    return e.gap is None or e.gap > NUMERICS_GAP or (_is_quiet(e) and e.gap > e.tie_gap)
+    return e.gap is None or e.gap > NUMERICS_GAP
 
 
 def _name_changed(e: Evidence) -> str:
@@ -142,7 +143,8 @@ def _name_changed(e: Evidence) -> str:
 
 
 def _moves_with_depth(e: Evidence) -> Decision | None:
-    if not e.field("tokens") or not e.moves:
+    # A tie that moves may be two ties; it stays open.
+    if not e.field("tokens") or not e.moves or _is_tie(e):
         return None
     return _decision("state", "fail", "the first difference moves with the draft depth, as rounding does not")
 
@@ -153,19 +155,6 @@ def _too_far_apart(e: Evidence) -> Decision | None:
     return _decision(
         "state", "fail", f"the candidates are {_gap(e.gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
     )
-
-
-def _out_of_the_blue(e: Evidence) -> Decision | None:
-    """Refuse rounding as a reason when no rounding shows in any token before."""
-    if not e.field("tokens") or not _is_quiet(e) or e.gap is None or e.gap <= e.tie_gap:
-        return None
-    return _decision(
-        "state", "fail", f"a gap of {_gap(e.gap)} behind margins that are equal to the last digit"
-    )
-
-
-def _is_quiet(e: Evidence) -> bool:
-    return e.noise is not None and e.noise.largest == 0 and e.noise.tokens >= MIN_NOISE_TOKENS
 
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:
@@ -197,6 +186,8 @@ def _not_shown(e: Evidence) -> Decision | None:
     lacks = [] if e.gap is not None else ["the engine gave no margin"]
     if not e.depths:
         lacks.append("no other depth was tried")
+    elif e.moves:
+        lacks.append("the first difference moves with the depth")
     elif not e.stays_put:
         lacks.append("no other depth shows it")
     reason = f"neither a fault nor a near-tie is shown: {' and '.join(lacks)}"
@@ -249,7 +240,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("gone in a fresh process", _needs_what_ran_before),
     ("moves with the depth", _moves_with_depth),
     ("too far apart for rounding", _too_far_apart),
-    ("no rounding before it", _out_of_the_blue),
     ("stays put, but is no tie", _rounds_otherwise),
     ("the paths are strict", _paths_differ),
     ("not shown", _not_shown),

@@ -8,7 +8,17 @@ from typing import Literal
 
 from harness.transcript import TurnRecord
 
-Field = Literal["tokens", "finish_reason", "token_count", "prompt_tokens", "prefill_tokens", "cached_tokens"]
+Field = Literal[
+    "tokens",
+    "finish_reason",
+    "token_count",
+    "prompt_tokens",
+    "prefill_tokens",
+    "cached_tokens",
+    "forwards",
+    "drafted_tokens",
+    "accepted_tokens",
+]
 
 CONTEXT_BYTES = 40
 NEXT_BYTES = 24
@@ -43,7 +53,9 @@ class TurnComparison:
     not_compared: tuple[Field, ...]
 
 
-def compare_turns(a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = False) -> TurnComparison:
+def compare_turns(
+    a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = False, counters: bool = False
+) -> TurnComparison:
     """Compare two turns field by field.
 
     Behind a stop string the engine may have gone on for as many tokens as it took to hear of it, so the
@@ -53,6 +65,8 @@ def compare_turns(a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = Fals
         a: one turn.
         b: the turn that must be the same.
         prefix_uncertain: the turn before was cut at a stop string on at least one side.
+        counters: both sides must also draft and verify alike: their depth is the same, and the engine's
+            counts depend on nothing but the prompt.
     """
     found: list[Difference] = []
     skipped: list[Field] = []
@@ -60,7 +74,10 @@ def compare_turns(a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = Fals
         found.append(difference)
     if a.finish != b.finish:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
-    for field, left, right in _counts(a, b, prefix_uncertain=prefix_uncertain):
+    counts = _counts(a, b, prefix_uncertain=prefix_uncertain)
+    if counters and not prefix_uncertain and "stop-string" not in (a.finish, b.finish):
+        counts += _draft_counts(a, b)
+    for field, left, right in counts:
         if left is None or right is None:
             skipped.append(field)
         elif left != right:
@@ -93,6 +110,14 @@ def _counts(
         fields.append(("prefill_tokens", a.prefill_tokens, b.prefill_tokens))
         fields.append(("cached_tokens", a.cached_tokens, b.cached_tokens))
     return fields
+
+
+def _draft_counts(a: TurnRecord, b: TurnRecord) -> list[tuple[Field, int | None, int | None]]:
+    return [
+        ("forwards", a.forwards, b.forwards),
+        ("drafted_tokens", a.drafted_tokens, b.drafted_tokens),
+        ("accepted_tokens", a.accepted_tokens, b.accepted_tokens),
+    ]
 
 
 def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:

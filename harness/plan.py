@@ -110,6 +110,7 @@ class Plan:
         near_tie: whether a proven near-tie between two depths is explained, or fails like any difference.
         tie_gap: the largest gap between two logits that counts as a near-tie.
         counters_repeat, margin_pin, max_depth: what the engine can show, as its binding says.
+        context_tokens: size of the context, None when it is not known.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what was cut from the plan to keep to the budget, in plain sentences.
     """
@@ -127,6 +128,7 @@ class Plan:
     counters_repeat: bool = False
     margin_pin: Pin | None = None
     max_depth: int = MAX_DEPTH
+    context_tokens: int | None = None
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
@@ -158,6 +160,7 @@ def build_plan(
     near_tie: NearTiePolicy = "explain",
     tie_gap: float = DEFAULT_TIE_GAP,
     capabilities: Capabilities | None = None,
+    context_tokens: int | None = None,
 ) -> Plan:
     """Build the plan that decides whether serve mode equals chat mode with speculation off and at ``depth``.
 
@@ -181,6 +184,7 @@ def build_plan(
         tie_gap=tie_gap,
         counters_repeat=capabilities is not None and capabilities.counters_repeat,
         margin_pin=capabilities.margin_pin if capabilities else None,
+        context_tokens=context_tokens or (capabilities.context_tokens if capabilities else None),
         max_depth=min(MAX_DEPTH, capabilities.max_depth) if capabilities else MAX_DEPTH,
     )
 

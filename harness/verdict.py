@@ -50,8 +50,12 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
 
 
 def _rank(comparison: Comparison, finding: Finding) -> int:
-    kinds = {result.contrast.name: result.contrast.kind for result in comparison.contrasts}
-    return _ORDER[kinds[finding.contrast]] if finding.contrast else len(_ORDER)
+    """Return which fault names the verdict: other tokens, then counts that contradict themselves."""
+    if not finding.contrast:
+        return len(_ORDER) + (finding.verdict_class == "prefix-reuse") * (len(_ORDER) + 1)
+    result = next(r for r in comparison.contrasts if r.contrast.name == finding.contrast)
+    in_tokens = _found_of(result, finding).differences[0].field == "tokens"
+    return _ORDER[result.contrast.kind] + (0 if in_tokens else len(_ORDER) + 1)
 
 
 def _verdict(status: Status, verdict_class: VerdictClass, sentence: str, reasons: Sequence[str]) -> Verdict:

@@ -236,6 +236,7 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         near_tie=arguments.near_tie,
         tie_gap=arguments.tie_gap,
         capabilities=binding.capabilities,
+        context_tokens=arguments.context,
     )
     if arguments.budget is not None:
         plan = cut_plan(plan, arguments.budget)
