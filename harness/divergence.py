@@ -48,7 +48,7 @@ def _arm_is_unsteady(e: Evidence) -> Decision | None:
 
 def _seen_once(e: Evidence) -> Decision | None:
     """Refuse to conclude from one run of an arm, unless running it again showed the same."""
-    reruns = [rerun for rerun in (e.cold, e.replay) if rerun]
+    reruns = [rerun for rerun in (e.cold, e.replay, e.again) if rerun]
     if not e.differences or not e.unrepeated or any(r.repeats_a and r.repeats_b for r in reruns):
         return None
     names = " and ".join(e.unrepeated)
@@ -67,6 +67,13 @@ def _prompts_differ(e: Evidence) -> Decision | None:
 
 
 # Differing text
+
+
+def _stream_is_incomplete(e: Evidence) -> Decision | None:
+    """Blame the stream for a text that differs, when it does not hold the tokens that were counted."""
+    if not e.stream or not e.field("tokens"):
+        return None
+    return _decision("counters", "fail", f"the stream is not what was generated: {e.stream}")
 
 
 def _is_near_tie(e: Evidence) -> Decision | None:
@@ -89,6 +96,8 @@ def _ends_elsewhere(e: Evidence) -> Decision | None:
     name, longer = (e.a, e.b) if e.shorter == "a" else (e.b, e.a)
     if end.finish == "stop" and e.score is not None and e.score.agrees not in (None, e.shorter):
         return None  # no stop was due there, so it was a wrong choice and not a wrong end
+    if end.finish == "stop" and e.alike is False:
+        return None  # one side chose the stop and the other did not: a choice again
     told = f"{name.label} ends with {end.finish} where {longer.label} goes on"
     if other.emitted_tokens is not None and other.emitted_tokens > e.cap_tokens:
         told += f", {other.emitted_tokens - e.cap_tokens} tokens over the cap of {e.cap_tokens}"
@@ -233,6 +242,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("an arm does not equal itself", _arm_is_unsteady),
     ("seen once", _seen_once),
     ("the prompts differ", _prompts_differ),
+    ("the stream is incomplete", _stream_is_incomplete),
     ("a tie that stays put", _is_near_tie),
     ("one answer is the beginning of the other", _ends_elsewhere),
     ("one answer breaks the grammar", _breaks_grammar),
@@ -278,6 +288,8 @@ def _tell_reruns(e: Evidence) -> list[str]:
         told.append(f"the turn alone in a fresh process {words[e.cold.outcome]}")
     if e.replay:
         told.append(f"its conversation alone in a fresh process {words[e.replay.outcome]}")
+    if e.again:
+        told.append(f"everything up to it in a fresh process {words[e.again.outcome]}")
     return told
 
 

@@ -19,6 +19,8 @@ from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind, ProbeMark
 from harness.scenario import Turn
 from harness.transcript import CellRecord, Margin, TurnRecord
 
+RERUNS: tuple[ProbeKind, ...] = ("cold", "replay", "again")
+
 # Shown of what a scored prefix goes on with.
 SCORE_BYTES = 24
 
@@ -81,9 +83,10 @@ def list_cases(
 def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], latest: Records) -> Evidence:
     """Put together what is known of one difference."""
     selves = {item.result.contrast.a: item for item in checked if item.result.contrast.kind == "self"}
-    cold, replay = (compare_rerun(case, kind, latest) for kind in ("cold", "replay"))
+    cold, replay, again = (compare_rerun(case, kind, latest) for kind in RERUNS)
+    unrepeated = tuple(arm.label for arm in unrepeated_arms(case.contrast, case.found, selves))
     shown_by = reproducing_kind(cold, replay)
-    margins = _margins_at(case, shown_by, latest) if shown_by else (None, None, None, None)
+    margins = _read_margins(case, shown_by, latest) if shown_by else _Margins()
     return Evidence(
         kind=case.contrast.kind,
         a=case.contrast.a,
@@ -95,18 +98,21 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         end_a=_end(case.a),
         end_b=_end(case.b),
         unsteady=tuple(arm.label for arm in unsteady_arms(case.contrast, selves)),
-        unrepeated=tuple(arm.label for arm in unrepeated_arms(case.contrast, case.found, selves)),
+        unrepeated=unrepeated,
         prompts_equal=None if case.typed else case.a.prompt == case.b.prompt,
+        stream=_check_stream(case),
         shorter=_find_shorter(case.a.text, case.b.text),
         cold=cold,
         replay=replay,
-        gap_a=margins[0],
-        gap_b=margins[1],
-        swapped=margins[2],
-        noise=margins[3],
+        again=again,
+        gap_a=margins.gap_a,
+        gap_b=margins.gap_b,
+        alike=margins.alike,
+        swapped=margins.swapped,
+        noise=margins.noise,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
-        missing=tuple(_list_missing(plan, case, latest, cold, replay)),
+        missing=tuple(_list_missing(plan, case, latest, cold, replay, seen_once=bool(unrepeated))),
     )
 
 
@@ -192,6 +198,15 @@ def _end(turn: TurnRecord) -> TurnEnd:
     return TurnEnd(finish=turn.finish, emitted_tokens=turn.emitted_tokens, cached_tokens=turn.cached_tokens)
 
 
+def _check_stream(case: Case) -> str:
+    sides = ((case.contrast.a, case.a), (case.contrast.b, case.b))
+    return " and ".join(
+        f"{arm.label} sent {len(turn.token_lengths)} tokens and counted {turn.emitted_tokens}"
+        for arm, turn in sides
+        if turn.token_lengths is not None and turn.emitted_tokens not in (None, len(turn.token_lengths))
+    )
+
+
 def _find_shorter(a: bytes, b: bytes) -> Side | None:
     if a == b:
         return None
@@ -247,22 +262,32 @@ def reproducing_kind(cold: Rerun | None, replay: Rerun | None) -> ProbeKind | No
     return "replay" if replay is not None and replay.outcome == "same" else None
 
 
-def _margins_at(
-    case: Case, kind: ProbeKind, latest: Records
-) -> tuple[float | None, float | None, bool | None, Noise | None]:
-    """Return both gaps at the difference, whether the candidates are swapped, and the noise before."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Margins:
+    gap_a: float | None = None
+    gap_b: float | None = None
+    alike: bool | None = None
+    swapped: bool | None = None
+    noise: Noise | None = None
+
+
+def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
+    """Return what the engine said of the first choice that differs, and of those before it."""
     a = _token_margins(_answer_of(latest, case.spec(case.probed_a, kind)))
     b = _token_margins(_answer_of(latest, case.spec(case.probed_b, kind)))
     index = case.token_index
     if index is None:
-        return None, None, None, None
+        return _Margins()
     at_a = a[index] if a and index < len(a) else None
     at_b = b[index] if b and index < len(b) else None
-    swapped = None
-    if at_a and at_b:
-        swapped = (at_a.best, at_a.second) == (at_b.second, at_b.best)
-    noise = _measure_noise(a[:index], b[:index]) if a and b else None
-    return at_a.gap if at_a else None, at_b.gap if at_b else None, swapped, noise
+    both = at_a is not None and at_b is not None
+    return _Margins(
+        gap_a=at_a.gap if at_a else None,
+        gap_b=at_b.gap if at_b else None,
+        alike=at_a.best == at_b.best if at_a and at_b else None,
+        swapped=(at_a.best, at_a.second) == (at_b.second, at_b.best) if at_a and at_b else None,
+        noise=_measure_noise(a[:index], b[:index]) if both and a and b else None,
+    )
 
 
 def _token_margins(turn: TurnRecord | None) -> tuple[Margin, ...] | None:
@@ -327,12 +352,19 @@ def score_arm(case: Case) -> Arm:
 
 
 def _list_missing(
-    plan: Plan, case: Case, latest: Records, cold: Rerun | None, replay: Rerun | None
+    plan: Plan,
+    case: Case,
+    latest: Records,
+    cold: Rerun | None,
+    replay: Rerun | None,
+    *,
+    seen_once: bool,
 ) -> Iterable[ProbeKind]:
     """Yield the probes that were not tried, in the order in which they are worth their tokens.
 
     A turn is first asked again alone. Its whole conversation is replayed only where that does not show the
-    difference, or where a typed line cannot be asked alone.
+    difference, or where a typed line cannot be asked alone; and all that ran before it only where that does
+    not show it either and an arm was not repeated.
     """
     tried = {spec for spec in latest if spec.probe is not None}
     if not case.typed and case.spec(case.probed_a, "cold") not in tried:
@@ -340,6 +372,13 @@ def _list_missing(
     gone = case.typed or (cold is not None and cold.outcome != "same")
     if gone and (case.typed or case.found.turn > 0) and case.spec(case.probed_a, "replay") not in tried:
         yield "replay"
+    alone: list[ProbeKind] = [] if case.typed else ["cold"]
+    if gone and (case.typed or case.found.turn > 0):
+        alone.append("replay")
+    tried_alone = all(case.spec(case.probed_a, kind) in tried for kind in alone)
+    hidden = seen_once and tried_alone and not reproducing_kind(cold, replay)
+    if hidden and case.spec(case.probed_a, "again") not in tried:
+        yield "again"
     if case.a.text == case.b.text:
         return
     if case.contrast.kind == "speculation" and reproducing_kind(cold, replay):

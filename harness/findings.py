@@ -92,10 +92,13 @@ class Evidence:
         unsteady: labels of arms that do not equal themselves.
         unrepeated: labels of arms of which this turn was seen once only.
         prompts_equal: both arms were sent the same bytes; None where one of them typed a line.
+        stream: how an answer was sent in another number of tokens than the engine counted; empty if not.
         shorter: the side whose text is the beginning of the other's, when that is all that differs in it.
         end_a, end_b: the ends of the turns.
         cold: the turn again as the first of a process. replay: its conversation again as the first of one.
+            again: all that ran before it, again.
         gap_a, gap_b: of the first choice that differs, from the engine.
+        alike: both arms chose the same token there, whatever became of it.
         swapped: both arms have the same two candidates there, in the other order.
         noise: see :class:`Noise`.
         depths: the sweep. score: see :class:`Score`.
@@ -117,11 +120,14 @@ class Evidence:
     unsteady: tuple[str, ...] = ()
     unrepeated: tuple[str, ...] = ()
     prompts_equal: bool | None = True
+    stream: str = ""
     shorter: Side | None = None
     cold: Rerun | None = None
     replay: Rerun | None = None
+    again: Rerun | None = None
     gap_a: float | None = None
     gap_b: float | None = None
+    alike: bool | None = None
     swapped: bool | None = None
     noise: Noise | None = None
     depths: tuple[DepthOutcome, ...] = ()

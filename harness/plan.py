@@ -10,7 +10,7 @@ from harness.record_json import to_dict
 from harness.scenario import Scenario
 
 ContrastKind = Literal["self", "path", "speculation"]
-ProbeKind = Literal["cold", "replay", "depth", "score"]
+ProbeKind = Literal["cold", "replay", "again", "depth", "score"]
 NearTiePolicy = Literal["explain", "fail"]
 
 MIN_DEPTH = 1

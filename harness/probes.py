@@ -49,7 +49,7 @@ def plan_probes(plan: Plan, comparison: Comparison, records: Sequence[CellRecord
     pending = [
         (finding, case) for finding, case in zip(comparison.findings, cases, strict=False) if finding.wanted
     ]
-    if any(f.effect == "fail" and not f.wanted for f in comparison.findings):
+    if has_named_fault(comparison):
         return ()
     pending.sort(key=lambda item: item[0].effect != "fail")
     for finding, case in pending:
@@ -57,6 +57,15 @@ def plan_probes(plan: Plan, comparison: Comparison, records: Sequence[CellRecord
         if probes:
             return probes
     return ()
+
+
+def has_named_fault(comparison: Comparison) -> bool:
+    """Say whether a fault is proven, and no probe could rename it.
+
+    Counts that contradict themselves are a fault too, but where texts differ they may be its shadow.
+    """
+    named = [f for f in comparison.findings if f.effect == "fail" and not f.wanted]
+    return any(f.contrast for f in named) or (bool(named) and not any(f.wanted for f in comparison.findings))
 
 
 def price_probes(plan: Plan) -> int:
@@ -99,9 +108,11 @@ def _build_scenario(plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSp
     if kind == "depth":
         shown = reproducing_kind(*(compare_rerun(case, k, latest) for k in ("cold", "replay")))
         kind = shown or "cold"
-    if kind == "replay":
+    if kind in ("replay", "again"):
         turns = (*conversation.turns[: case.found.turn], _short(case, case.turn))
-        return replace(scenario, conversations=(replace(conversation, turns=turns),))
+        position = scenario.conversations.index(conversation)
+        before = scenario.conversations[:position] if kind == "again" else ()
+        return replace(scenario, conversations=(*before, replace(conversation, turns=turns)))
     alone = _ask_alone(case, conversation, kind)
     return replace(scenario, entry="prompt", conversations=(alone,))
 

@@ -6,7 +6,7 @@ from harness.budget import select_affordable
 from harness.cli.results import compare_records
 from harness.comparison import Comparison, count_tokens
 from harness.plan import Plan
-from harness.probes import plan_probes
+from harness.probes import has_named_fault, plan_probes
 from harness.runner import Runner
 from harness.transcript import CellRecord
 
@@ -29,7 +29,7 @@ class Investigation:
         """Run everything that is called for. Raises KeyboardInterrupt as the runner does."""
         for record in self._runner.run_plan():
             self._records.append(record)
-            if until == "fault" and _has_fault(self._probe()):
+            if until == "fault" and has_named_fault(self._probe()):
                 return
         if until == "end":
             self._probe()
@@ -43,7 +43,3 @@ class Investigation:
             self._records += self._runner.run_probes(probes)
             if dear or not probes:
                 return comparison
-
-
-def _has_fault(comparison: Comparison) -> bool:
-    return any(finding.effect == "fail" and not finding.wanted for finding in comparison.findings)

@@ -64,6 +64,7 @@ CASES = {
         "prompt-mismatch",
         "fail",
     ),
+    "a stream with a token less": (path(TEXT, stream="serve/3 sent 5 and counted 6"), "counters", "fail"),
     "a tie that stays put": (tie(), "near-tie", "explained"),
     "a tie at the end": (tie(shorter="b", end_b=STOP), "near-tie", "explained"),
     "a tie, but ties fail": (tie(policy="fail"), "near-tie", "fail"),
@@ -98,6 +99,16 @@ CASES = {
     "stops where no stop is due": (
         tie(shorter="b", end_b=STOP, score=Score(agrees="a", shown="'x'", gap=2.0), gap_a=2.0),
         "state",
+        "fail",
+    ),
+    "chooses no stop where one is due": (
+        tie(shorter="a", end_a=STOP, alike=False, gap_a=2.0),
+        "state",
+        "fail",
+    ),
+    "chooses the stop and goes on": (
+        tie(shorter="a", end_a=STOP, alike=True, swapped=False, gap_a=2.0),
+        "stop-or-cap",
         "fail",
     ),
     "one side breaks the grammar": (make(TEXT, grammar_a=True, grammar_b=False), "grammar", "fail"),
