@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness.cases import list_cases
 from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts, settle_contrast
 from harness.counters import find_count_faults
 from harness.degenerate import DegenerateAnswer, find_degenerate_answers
 from harness.divergence import decide, describe
 from harness.engagement import Engagement, judge_cells, summarise_engagement
-from harness.evidence import gather_evidence, list_cases
+from harness.evidence import gather_evidence
 from harness.findings import Evidence, Finding
 from harness.metrics import CellMetrics, collect_token_lengths
 from harness.pairing import Pairing, select_latest

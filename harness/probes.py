@@ -4,15 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine_bindings.binding import Pin
+from harness.cases import Case, list_cases, score_arm, sweep_depths
 from harness.comparison import Comparison
-from harness.evidence import (
-    Case,
-    compare_rerun,
-    list_cases,
-    reproducing_kind,
-    score_arm,
-    sweep_depths,
-)
+from harness.evidence import compare_rerun, reproducing_kind
 from harness.metrics import collect_token_lengths
 from harness.pairing import select_latest
 from harness.plan import Arm, CellSpec, Plan, ProbeKind

@@ -14,6 +14,10 @@ Status = Literal["pass", "fail", "inconclusive", "invalid"]
 
 EXIT_STATUSES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3, "invalid": 4}
 
+# An arm whose answers loop or recite for more than this share of a scenario shows nothing there: any head
+# drafts them, and any fault that needs a surprise stays hidden.
+MAX_DEGENERATE_SHARE = 0.5
+
 # The order in which differences are named: what the tool is for comes first.
 _ORDER = {"path": 0, "speculation": 1, "self": 2}
 
@@ -42,7 +46,7 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
     faults = [finding for finding in comparison.findings if finding.effect == "fail"]
     if faults:
         return _fail(comparison, sorted(faults, key=lambda finding: _rank(comparison, finding)))
-    doubts = _list_doubts(comparison)
+    doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
     if doubts:
         sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
         return _verdict("inconclusive", doubts[0][0], sentence, [text for _, text in doubts])
@@ -201,6 +205,19 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
         if result.state == "undecided":
             reasons = [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
             doubts += [("unproven", reason) for reason in reasons]
+    return doubts
+
+
+def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictClass, str]]:
+    doubts: list[tuple[VerdictClass, str]] = []
+    for scenario in plan.scenarios:
+        for arm in plan.arms:
+            own = [d for d in comparison.degenerate if (d.arm, d.scenario) == (arm, scenario.name)]
+            marked = len({(d.conversation, d.turn) for d in own})
+            if marked > MAX_DEGENERATE_SHARE * scenario.turn_count:
+                share = f"{marked} of {scenario.turn_count} answers are degenerate"
+                first = f"the first is a {own[0].kind}: {own[0].evidence}"
+                doubts.append(("void", f"{arm.label} is void in {scenario.name}: {share}; {first}"))
     return doubts
 
 

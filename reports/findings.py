@@ -28,7 +28,7 @@ def add_findings(page: Page, report: Report) -> None:
 def _join_alike(findings: Iterable[Finding]) -> list[list[Finding]]:
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
-        key = (finding.verdict_class, finding.rule, finding.place, finding.reason, finding.facts)
+        key = (finding.verdict_class, finding.rule, finding.reason, finding.facts)
         groups.setdefault(key, []).append(finding)
     return list(groups.values())
 
@@ -36,7 +36,9 @@ def _join_alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 def _add_finding(page: Page, findings: list[Finding]) -> None:
     first = findings[0]
     subjects = ", ".join(dict.fromkeys(f.contrast or f.arms[0].label for f in findings))
-    head = f"{first.verdict_class} ({_WORDS[first.effect]}): {subjects}: {first.place}"
+    places = len({f.place for f in findings})
+    more = "" if places == 1 else f" and {places - 1} more place{'' if places == 2 else 's'}"
+    head = f"{first.verdict_class} ({_WORDS[first.effect]}): {subjects}: {first.place}{more}"
     page.add_item(head, style=_STYLES[first.effect])
     page.add_item(f"rule {first.rule!r}: {first.reason}", level=1)
     for fact in first.facts:

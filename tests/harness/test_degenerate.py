@@ -54,3 +54,11 @@ def test_a_degenerate_answer_is_no_speed_and_no_fault():
     assert (speedup.pairs, speedup.degenerate_pairs) == (4, 4)
     code = next(row for row in comparison.speedups if row.category == "code")
     assert (code.speedup_ratio, code.remark) == (None, "not judged: the answers are degenerate")
+
+
+def test_an_arm_whose_answers_are_mostly_loops_is_void():
+    plan = make_plan()
+    bent = run_healthy(plan, lambda _, turn: replace(turn, text=b"blah" * 24))
+    verdict = judge_run(plan, bent)[1]
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "void")
+    assert "chat/0 is void in quick: 4 of 4 answers are degenerate; the first is a loop" in verdict.sentence
