@@ -244,6 +244,7 @@ def _collect_notes(
         *_note_facts(facts),
         *_note_sampling(plan, checked),
         *_note_single_repetition(plan),
+        *_note_probes(records),
         *plan.left_out,
         *(
             f"cell {spec.key!r}: {note}"
@@ -259,6 +260,14 @@ def _note_retries(records: Sequence[CellRecord], latest: Mapping[CellSpec, CellR
         f"cell {record.spec.key!r}: attempt {record.attempt} failed ({record.failure.code}) and was repeated"
         for record in records
         if record.failure is not None and latest.get(record.spec) not in (None, record)
+    ]
+
+
+def _note_probes(records: Sequence[CellRecord]) -> list[str]:
+    return [
+        f"probe {record.spec.key!r} failed ({record.failure.code}): what it was to show is not known"
+        for record in records
+        if record.spec.probe is not None and record.failure is not None
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from engine_bindings.binding import Pin
 from harness.plan import CellSpec, Plan
 from harness.probes import TOKENS_PAST_DIFFERENCE, Probe, plan_probes
-from harness.transcript import CellRecord, Margin, TurnRecord
+from harness.transcript import CellRecord, Failure, Margin, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
     SERVE_ON,
@@ -193,3 +193,15 @@ def test_one_run_of_each_arm_is_repeated_with_all_that_ran_before():
     asked = investigate(plan, records, answer, 0.9)
     again = [f"serve/{depth} quick 0 again code-1.1" for depth in (0, 3)]
     assert asked == [*(key.replace("copy", "code") for key in COLD), *again, "state", "fail"]
+
+
+def test_a_probe_that_fails_leaves_its_question_open_and_is_noted():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    probes = plan_probes(plan, judge_run(plan, records)[0], records)
+    failure = Failure(code="engine-died", message="died", hint="")
+    records += tuple(replace(records[0], spec=p.spec, turns=(), failure=failure) for p in probes)
+    comparison, verdict = judge_run(plan, records)
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "unproven")
+    assert sum("failed (engine-died)" in note for note in comparison.notes) == 2
+    assert {probe.spec.probe.kind for probe in plan_probes(plan, comparison, records)} == {"score"}
