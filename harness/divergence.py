@@ -10,6 +10,8 @@ from harness.findings import Decision, Effect, Evidence, VerdictClass
 # Above this, no rounding that we know of explains a flip: 8-bit activations were measured to move two logits
 # against each other by up to 0.2 where they flipped a choice.
 NUMERICS_GAP = 0.5
+# Margins may agree to the last digit by chance over fewer tokens.
+MIN_QUIET_TOKENS = 8
 
 Rule = Callable[[Evidence], Decision | None]
 
@@ -119,31 +121,41 @@ def _breaks_grammar(e: Evidence) -> Decision | None:
 
 
 def _needs_the_cache(e: Evidence) -> Decision | None:
-    """Blame the reused prefix for a difference that a process without one does not show."""
+    """Blame the reused prefix for a difference that its own conversation brings back and a cold prompt does
+    not. Where drafts alone make the difference, they left something in that prefix: that is state.
+    """
     cached = [end.cached_tokens for end in (e.end_a, e.end_b) if end.cached_tokens]
-    if not _gone_when_cold(e) or not cached:
+    brought_back = e.replay is not None and e.replay.outcome == "same"
+    if not _gone_when_cold(e) or not cached or not brought_back:
         return None
+    by_drafts = e.kind == "speculation" and e.cold is not None and e.cold.repeats_a
+    counts = " and ".join(map(str, dict.fromkeys(cached)))
     reason = (
-        f"{_name_changed(e)} answers otherwise when the prompt is cold; "
-        f"{' and '.join(map(str, dict.fromkeys(cached)))} prompt tokens came from the cache"
+        f"{_name_changed(e)} answers otherwise when the prompt is cold; {counts} prompt tokens were cached"
     )
-    return _decision("prefix-reuse", "fail", reason)
+    return _decision("state" if by_drafts else "prefix-reuse", "fail", reason)
 
 
 def _needs_what_ran_before(e: Evidence) -> Decision | None:
-    if not _gone_when_cold(e):
+    if not _gone_when_cold(e) or "replay" in e.missing:
         return None
-    where = "as the first request of a process, and nothing was cached"
-    return _decision("state", "fail", f"{_name_changed(e)} answers otherwise {where}")
+    return _decision(
+        "state", "fail", f"{_name_changed(e)} answers otherwise as the first request of a process"
+    )
 
 
 def _gone_when_cold(e: Evidence) -> bool:
-    """Say whether an arm answers otherwise in a fresh process, by more than rounding can explain."""
+    """Say whether an arm answers otherwise in a fresh process, by more than rounding can explain.
+
+    Rounding explains no gap where the two arms, cold, give the same margins to the last digit.
+    """
     if not e.field("tokens") or e.cold is None or e.cold.outcome == "same":
         return False
     if e.cold.repeats_a and e.cold.repeats_b:
         return False
-    return e.gap is None or e.gap > NUMERICS_GAP
+    noise = e.cold_noise
+    quiet = noise is not None and noise.largest == 0 and noise.tokens >= MIN_QUIET_TOKENS
+    return e.gap is None or e.gap > NUMERICS_GAP or (quiet and e.gap > e.tie_gap)
 
 
 def _name_changed(e: Evidence) -> str:
@@ -159,11 +171,13 @@ def _moves_with_depth(e: Evidence) -> Decision | None:
 
 
 def _too_far_apart(e: Evidence) -> Decision | None:
-    if not e.field("tokens") or e.gap is None or e.gap <= NUMERICS_GAP:
+    gap = e.gap
+    if gap is None and e.score is not None and e.score.agrees is not None:
+        gap = e.score.gap
+    if not e.field("tokens") or gap is None or gap <= NUMERICS_GAP:
         return None
-    return _decision(
-        "state", "fail", f"the candidates are {_gap(e.gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
-    )
+    reason = f"the candidates are {_gap(gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
+    return _decision("state", "fail", reason)
 
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:

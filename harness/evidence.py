@@ -47,6 +47,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         alike=margins.alike,
         swapped=margins.swapped,
         noise=margins.noise,
+        cold_noise=_measure_cold_noise(case, latest) if cold and cold.outcome == "none" else None,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
         missing=tuple(_list_missing(plan, case, latest, cold, replay, seen_once=bool(unrepeated))),
@@ -130,6 +131,10 @@ def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
     a = _token_margins(_answer_of(latest, case.spec(case.probed_a, kind)))
     b = _token_margins(_answer_of(latest, case.spec(case.probed_b, kind)))
     index = case.token_index
+    if index is None and a and b:
+        # Without boundaries the choices themselves show which token is the first that differs.
+        pairs = enumerate(zip(a, b, strict=False))
+        index = next((i for i, (left, right) in pairs if left.best != right.best), None)
     if index is None:
         return _Margins()
     at_a = a[index] if a and index < len(a) else None
@@ -142,6 +147,12 @@ def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
         swapped=(at_a.best, at_a.second) == (at_b.second, at_b.best) if at_a and at_b else None,
         noise=_measure_noise(a[:index], b[:index]) if both and a and b else None,
     )
+
+
+def _measure_cold_noise(case: Case, latest: Records) -> Noise | None:
+    a = _token_margins(_answer_of(latest, case.spec(case.probed_a, "cold")))
+    b = _token_margins(_answer_of(latest, case.spec(case.probed_b, "cold")))
+    return _measure_noise(a, b) if a and b and len(a) == len(b) else None
 
 
 def _token_margins(turn: TurnRecord | None) -> tuple[Margin, ...] | None:

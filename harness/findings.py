@@ -100,7 +100,7 @@ class Evidence:
         gap_a, gap_b: of the first choice that differs, from the engine.
         alike: both arms chose the same token there, whatever became of it.
         swapped: both arms have the same two candidates there, in the other order.
-        noise: see :class:`Noise`.
+        noise: see :class:`Noise`. cold_noise: the same between the cold probes, over all they share.
         depths: the sweep. score: see :class:`Score`.
         grammar_a, grammar_b: the answer obeys the turn's grammar.
         missing: probes that were not tried yet, in the order in which they are worth their tokens.
@@ -130,6 +130,7 @@ class Evidence:
     alike: bool | None = None
     swapped: bool | None = None
     noise: Noise | None = None
+    cold_noise: Noise | None = None
     depths: tuple[DepthOutcome, ...] = ()
     score: Score | None = None
     grammar_a: bool | None = None

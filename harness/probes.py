@@ -32,22 +32,23 @@ class Probe:
         return self.scenario.worst_case_tokens
 
 
-def plan_probes(plan: Plan, comparison: Comparison, records: Sequence[CellRecord]) -> tuple[Probe, ...]:
+def plan_probes(
+    plan: Plan, comparison: Comparison, records: Sequence[CellRecord], *, first_only: bool = False
+) -> tuple[Probe, ...]:
     """Return the probes that the verdict needs next; none when nothing is left to find out.
 
     One difference is looked into at a time. Once a fault is proven and named, the others are left: the
-    verdict would not change.
+    verdict would not change. With ``first_only`` no other difference is looked into after the first, however
+    that ended: cells that are still to come may say more for less.
     """
-    latest = select_latest(records)
-    cases = list_cases(plan, comparison.contrasts, latest, collect_token_lengths(records))
-    pending = [
-        (finding, case) for finding, case in zip(comparison.findings, cases, strict=False) if finding.wanted
-    ]
     if has_named_fault(comparison):
         return ()
+    latest = select_latest(records)
+    cases = list_cases(plan, comparison.contrasts, latest, collect_token_lengths(records))
+    pending = list(zip(comparison.findings, cases, strict=False))
     pending.sort(key=lambda item: item[0].effect != "fail")
-    for finding, case in pending:
-        probes = _build_probes(plan, case, finding.wanted[0], latest)
+    for finding, case in pending[:1] if first_only else pending:
+        probes = _build_probes(plan, case, finding.wanted[0], latest) if finding.wanted else ()
         if probes:
             return probes
     return ()

@@ -16,8 +16,8 @@ Until = Literal["end", "fault"]
 class Investigation:
     """One run: the cells of the plan first, then probes until nothing is left to find out.
 
-    With ``until="fault"`` the probes follow each cell, and the run ends with the first fault that is proven
-    and named: what is left could not change the verdict.
+    With ``until="fault"`` the first difference is looked into after each cell, and the run ends with the
+    first fault that is proven and named: what is left could not change the verdict.
     """
 
     def __init__(self, plan: Plan, runner: Runner) -> None:
@@ -29,16 +29,15 @@ class Investigation:
         """Run everything that is called for. Raises KeyboardInterrupt as the runner does."""
         for record in self._runner.run_plan():
             self._records.append(record)
-            if until == "fault" and has_named_fault(self._probe()):
+            if until == "fault" and has_named_fault(self._probe(first_only=True)):
                 return
-        if until == "end":
-            self._probe()
+        self._probe()
 
-    def _probe(self) -> Comparison:
+    def _probe(self, *, first_only: bool = False) -> Comparison:
         """Run probes round by round, as each round decides what the next one needs."""
         while True:
             comparison = compare_records(self._plan, self._records)
-            wanted = plan_probes(self._plan, comparison, self._records)
+            wanted = plan_probes(self._plan, comparison, self._records, first_only=first_only)
             probes, dear = select_affordable(self._plan, wanted, count_tokens(self._records))
             self._records += self._runner.run_probes(probes)
             if dear or not probes:

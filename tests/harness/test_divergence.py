@@ -13,8 +13,11 @@ from tests.harness.run_builders import CHAT_OFF, CHAT_ON, SERVE_OFF, SERVE_ON
 TEXT = Difference(field="tokens", byte_offset=20, token_index=5, context="'abc'", a="'x'", b="'y'")
 AGAIN = Rerun(outcome="same", repeats_a=True, repeats_b=True)
 GONE = Rerun(outcome="none", repeats_a=True, repeats_b=False)
+CHANGED = Rerun(outcome="none", repeats_a=False, repeats_b=True)
+QUIET = Noise(tokens=20, median=0.0, largest=0.0)
 LENGTH = TurnEnd(finish="length", emitted_tokens=24, cached_tokens=0)
 STOP = TurnEnd(finish="stop", emitted_tokens=7, cached_tokens=0)
+REUSED = replace(LENGTH, cached_tokens=30)
 SAME = (DepthOutcome(depth=1, outcome="same", byte_offset=20),)
 MOVED = (*SAME, DepthOutcome(depth=2, outcome="elsewhere", byte_offset=9))
 ABSENT = (DepthOutcome(depth=1, outcome="none", byte_offset=None),)
@@ -113,16 +116,41 @@ CASES = {
     ),
     "one side breaks the grammar": (make(TEXT, grammar_a=True, grammar_b=False), "grammar", "fail"),
     "gone without the prefix": (
-        make(TEXT, cold=GONE, replay=AGAIN, end_b=replace(LENGTH, cached_tokens=30)),
+        make(TEXT, cold=CHANGED, replay=AGAIN, end_b=REUSED),
         "prefix-reuse",
         "fail",
     ),
+    "gone without the prefix, with drafts only": (
+        make(TEXT, cold=GONE, replay=AGAIN, end_b=REUSED),
+        "state",
+        "fail",
+    ),
     "gone without the prefix, but a tie": (
-        tie(cold=GONE, replay=AGAIN, end_b=replace(LENGTH, cached_tokens=30)),
+        tie(cold=GONE, replay=AGAIN, end_b=REUSED),
         "near-tie",
         "explained",
     ),
+    "gone without the prefix, small, but no rounding when cold": (
+        tie(cold=CHANGED, replay=AGAIN, end_b=REUSED, gap_a=0.1, cold_noise=QUIET),
+        "prefix-reuse",
+        "fail",
+    ),
+    "gone without the prefix, small, with rounding when cold": (
+        tie(cold=CHANGED, replay=AGAIN, end_b=REUSED, gap_a=0.1, cold_noise=replace(QUIET, largest=0.1)),
+        "numerics",
+        "open",
+    ),
     "gone without what ran before": (make(TEXT, cold=GONE), "state", "fail"),
+    "gone without what ran before, not replayed": (
+        make(TEXT, cold=GONE, missing=("replay",)),
+        "unproven",
+        "open",
+    ),
+    "no margin, but the score is far apart": (
+        tie(gap_a=None, gap_b=None, score=Score(agrees="a", shown="'x'", gap=2.0)),
+        "state",
+        "fail",
+    ),
     "another finish reason": (path(count("finish_reason", "stop", "length")), "finish-reason", "fail"),
     "another prefix": (path(count("cached_tokens", 30, 0)), "prefix-reuse", "fail"),
     "another prefill": (path(count("prefill_tokens", 3, 33)), "prefix-reuse", "fail"),
