@@ -33,6 +33,12 @@ class Capabilities:
         reports_drafted: drafts proposed per turn are reported.
         reports_cached_tokens: the reused prefix is reported for exact prompts.
         interactive_lines: chat mode takes a typed line and adds the template itself.
+        counters_repeat: forwards, drafts and acceptance are a pure function of prompt and settings, so that
+            two runs, or both paths, must show the same; not so where a head reads rows that earlier turns
+            left.
+        context_tokens: size of the context unless another is asked for, None when it is not known.
+        margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
+            has none. It must change nothing but stderr.
     """
 
     paths: tuple[EnginePath, ...]
@@ -42,6 +48,9 @@ class Capabilities:
     reports_drafted: bool
     reports_cached_tokens: bool
     interactive_lines: bool
+    counters_repeat: bool = False
+    context_tokens: int | None = None
+    margin_pin: Pin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

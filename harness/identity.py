@@ -8,7 +8,17 @@ from typing import Literal
 
 from harness.transcript import TurnRecord
 
-Field = Literal["tokens", "finish_reason", "token_count", "prompt_tokens", "prefill_tokens", "cached_tokens"]
+Field = Literal[
+    "tokens",
+    "finish_reason",
+    "token_count",
+    "prompt_tokens",
+    "prefill_tokens",
+    "cached_tokens",
+    "forwards",
+    "drafted_tokens",
+    "accepted_tokens",
+]
 
 CONTEXT_BYTES = 40
 NEXT_BYTES = 24
@@ -44,7 +54,12 @@ class TurnComparison:
 
 
 def compare_turns(
-    a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = False, answers_only: bool = False
+    a: TurnRecord,
+    b: TurnRecord,
+    *,
+    prefix_uncertain: bool = False,
+    answers_only: bool = False,
+    counters: bool = False,
 ) -> TurnComparison:
     """Compare two turns field by field.
 
@@ -58,6 +73,8 @@ def compare_turns(
         b: the turn that must be the same.
         prefix_uncertain: the turn before was cut at a stop string on at least one side.
         answers_only: the prompts are not the same ones, so their counts are not compared.
+        counters: both sides must also draft and verify alike: their depth is the same, and the engine's
+            counts depend on nothing but the prompt.
     """
     found: list[Difference] = []
     skipped: list[Field] = []
@@ -66,8 +83,11 @@ def compare_turns(
         found.append(difference)
     if a.finish != b.finish and not beginning:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
-    refused = a.finish == b.finish == "refused"
-    counts = () if refused else _counts(a, b, prefix_uncertain=prefix_uncertain, answers_only=answers_only)
+    counts = _counts(a, b, prefix_uncertain=prefix_uncertain, answers_only=answers_only)
+    if counters and not prefix_uncertain and "stop-string" not in (a.finish, b.finish) and not beginning:
+        counts += _draft_counts(a, b)
+    if a.finish == b.finish == "refused":
+        counts = []
     for field, left, right in counts:
         if left is None or right is None:
             skipped.append(field)
@@ -106,10 +126,18 @@ def _counts(
     return fields
 
 
+def _draft_counts(a: TurnRecord, b: TurnRecord) -> list[tuple[Field, int | None, int | None]]:
+    return [
+        ("forwards", a.forwards, b.forwards),
+        ("drafted_tokens", a.drafted_tokens, b.drafted_tokens),
+        ("accepted_tokens", a.accepted_tokens, b.accepted_tokens),
+    ]
+
+
 def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:
     ends_a, ends_b = _visible_ends(a), _visible_ends(b)
     if a.text != b.text:
-        return _describe_text(a.text, b.text, _first_token_index(a, b, ends_a, ends_b))
+        return _describe_text(a.text, b.text, first_token_index(a, b, ends_a, ends_b))
     if ends_a is None or ends_b is None or ends_a == ends_b:
         return None
     return _describe_boundary(a.text, ends_a, ends_b)
@@ -126,7 +154,7 @@ def _may_end_early(a: TurnRecord, b: TurnRecord, *, answers_only: bool) -> tuple
 def _compare_beginnings(a: TurnRecord, b: TurnRecord, early: Sequence[TurnRecord]) -> Difference | None:
     if _common_prefix(a.text, b.text) == min(len(turn.text) for turn in early):
         return None
-    return _describe_text(a.text, b.text, _first_token_index(a, b, _visible_ends(a), _visible_ends(b)))
+    return _describe_text(a.text, b.text, first_token_index(a, b, _visible_ends(a), _visible_ends(b)))
 
 
 def _visible_ends(turn: TurnRecord) -> tuple[int, ...] | None:
@@ -143,7 +171,7 @@ def _visible_ends(turn: TurnRecord) -> tuple[int, ...] | None:
     return ends[:whole]
 
 
-def _first_token_index(
+def first_token_index(
     a: TurnRecord, b: TurnRecord, ends_a: Sequence[int] | None, ends_b: Sequence[int] | None
 ) -> int | None:
     """Return the index of the first token that differs, from both sides' boundaries or from one side's."""

@@ -239,8 +239,10 @@ def _to_bytes(answer: str | bytes) -> bytes:
 
 
 def _join_raw(turns: Sequence[Turn], answers: Sequence[bytes], chain: Sequence[int]) -> bytes:
-    parts = [part for index in chain[:-1] for part in (turns[index].text.encode("utf-8"), answers[index])]
-    return b"".join((*parts, turns[chain[-1]].text.encode("utf-8")))
+    # A prompt that was made from an answer may hold bytes that are no UTF-8, written as surrogates.
+    texts = [turns[index].text.encode("utf-8", "surrogateescape") for index in chain]
+    given = [answers[index] for index in chain[:-1]]
+    return b"".join(text + answer for text, answer in zip(texts, (*given, b""), strict=True))
 
 
 def _render_turns(

@@ -30,6 +30,15 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """The two best candidates of one choice, by token id, and how far apart their logits are."""
+
+    best: int
+    second: int
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRecord:
     """One turn. Counts are the engine's own; None means that it did not report them.
 
@@ -52,6 +61,8 @@ class TurnRecord:
         drafts_paused: how often the engine said that it paused drafting in this turn.
         token_lengths: bytes of each emitted token, where the engine shows boundaries; their sum may exceed
             ``text`` when a stop string cut it.
+        margins: of the choices in order, where the engine was asked to print them. A stop token that was
+            chosen has one too. An engine may print none for accepted drafts.
     """
 
     conversation: str
@@ -75,6 +86,7 @@ class TurnRecord:
     engine_tokens_per_s: float | None = None
     drafts_paused: int = 0
     token_lengths: tuple[int, ...] | None = None
+    margins: tuple[Margin, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

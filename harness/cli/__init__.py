@@ -22,8 +22,8 @@ with speculation off and on, and shows what speculation is worth.
 
 EPILOG = """\
 exit statuses:
-  0    pass: every contrast was compared and is identical
-  1    fail: two valid arms differ
+  0    pass: every contrast was compared and is identical, or differs by proven near-ties only
+  1    fail: two valid arms differ, or an arm's counts cannot be right
   2    the command, a scenario or a model directory is wrong
   3    inconclusive: an arm was void or unsteady, or something was not compared
   4    invalid: a cell could not be measured

@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from engine_bindings.binding import ArmSettings, Binding, Launch
+from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
 from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
 from harness.drivers.chat_session import ChatSession
@@ -53,8 +53,8 @@ class EngineLauncher:
     ) -> None:
         self._guard.__exit__(kind, error, trace)
 
-    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
-        """Return how the engine of an arm is started for a scenario."""
+    def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
+        """Return how the engine of an arm is started for a scenario, with ``extra`` settings of a probe."""
         settings = ArmSettings(
             path=arm.path,
             depth=arm.depth,
@@ -64,11 +64,18 @@ class EngineLauncher:
             top_p=scenario.top_p,
             slots=arm.slots,
         )
-        return self.binding.launch(settings, self.overrides)
+        launch = self.binding.launch(settings, self.overrides)
+        return replace(launch, pins=(*launch.pins, *extra))
 
     @contextlib.contextmanager
     def open(
-        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: OutputCallback
+        self,
+        arm: Arm,
+        scenario: Scenario,
+        extra: Iterable[Pin] = (),
+        *,
+        stderr_file: BinaryIO,
+        on_output: OutputCallback,
     ) -> Iterator[EngineSession]:
         """Start an engine in a directory of its own; leaving the block kills what still runs of it.
 
@@ -78,7 +85,7 @@ class EngineLauncher:
         log = StderrLog(stderr_file)
         with private_model_directory(self.model_dir) as private:
             process = EngineProcess.start(
-                self.launch(arm, scenario),
+                self.launch(arm, scenario, extra),
                 inherited=self.inherited,
                 model_dir=private,
                 log=log,

@@ -271,6 +271,7 @@ def build_record(
         engine_tokens_per_s=stat.tokens_per_s if stat else None,
         drafts_paused=counts.drafts_paused,
         token_lengths=tuple(answer.token_lengths) if ending.accepted_ns is not None else None,
+        margins=counts.margins,
     )
 
 

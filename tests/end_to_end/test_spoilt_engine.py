@@ -86,10 +86,9 @@ def test_changed_token_fails_the_contrasts_of_its_arm_at_its_position(
     report = Report.from_json(done.stdout)
     assert (done.returncode, report.verdict.status) == (1, "fail")
     states = {item.contrast.name: item.state for item in report.comparison.contrasts}
-    assert {name for name, state in states.items() if state == "different"} == {
-        "path on",
-        "speculation serve",
-    }
+    broken = {name: state for name, state in states.items() if state != "identical"}
+    # The strict contrast proves the fault; the one between depths is then left open.
+    assert broken == {"path on": "different", "speculation serve": "undecided"}
     changed = next(record for record in read_run(out).records if record.spec.arm.label == "serve/3")
     lengths = changed.turns[0].token_lengths
     assert lengths is not None

@@ -104,17 +104,17 @@ def test_declared_relations_are_held_within_each_cell():
     assert judge_run(plan, run_healthy(plan))[1].status == "pass"
 
 
-def test_a_broken_relation_fails_and_names_its_arm():
+def test_a_broken_relation_is_open_and_names_its_arm():
     def spoil(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
         if turn.turn == 2:
             return replace(turn, text=b"X" + turn.text[1:])
         return turn
 
     plan = plan_with_a_relation()
-    _, verdict = judge_run(plan, run_healthy(plan, spoil))
-    assert verdict.status == "fail"
-    assert "chat/0 does not answer as the scenario says it must" in verdict.sentence
-    assert "branches, copy-1, turn 3" in verdict.sentence
+    comparison, verdict = judge_run(plan, run_healthy(plan, spoil))
+    assert verdict.status == "inconclusive"
+    assert "within chat/0 differs in branches, copy-1, turn 3" in verdict.sentence
+    assert {finding.verdict_class for finding in comparison.findings} == {"unproven"}
 
 
 def test_no_relation_no_contrast_within():

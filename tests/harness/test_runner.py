@@ -1,7 +1,7 @@
 """The runner over scripted sessions: which turns it asks for, and what it makes of failures."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -90,12 +90,18 @@ class FakeLauncher:
         self.asked: dict[str, list[object]] = {}
         self._script = script
 
-    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
-        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"),))
+    def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
+        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"), *extra))
 
     @contextmanager
     def open(
-        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+        self,
+        arm: Arm,
+        scenario: Scenario,
+        extra: Iterable[Pin] = (),
+        *,
+        stderr_file: BinaryIO,
+        on_output: Callable[[int], None],
     ) -> Iterator[EngineSession]:
         if self._script is None:
             raise EngineStartError("cannot run it")
@@ -234,7 +240,13 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
     class OneArmStarts(FakeLauncher):
         @contextmanager
         def open(
-            self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+            self,
+            arm: Arm,
+            scenario: Scenario,
+            extra: Iterable[Pin] = (),
+            *,
+            stderr_file: BinaryIO,
+            on_output: Callable[[int], None],
         ) -> Iterator[EngineSession]:
             if arm.label != "serve/3":
                 raise EngineStartError("cannot run it")
