@@ -95,8 +95,10 @@ def derive_metrics(
 
 
 def sum_turns(turns: Sequence[TurnMetrics]) -> Totals:
-    """Sum the counts of ``turns``, without cancelled and refused ones, of which an engine reports none."""
-    turns = [turn for turn in turns if turn.finish not in ("cancelled", "refused")]
+    """Sum the counts of ``turns``, without those of which an engine need not report any: cancelled, refused,
+    and empty ones, which ran no decode forward.
+    """
+    turns = [turn for turn in turns if turn.finish not in ("cancelled", "refused") and not _is_bare(turn)]
     emitted = sum_reported(turn.emitted_tokens for turn in turns)
     forwards = sum_reported(turn.forwards for turn in turns)
     drafted = sum_reported(turn.drafted_tokens for turn in turns)
@@ -110,6 +112,10 @@ def sum_turns(turns: Sequence[TurnMetrics]) -> Totals:
         acceptance_rate=divide(accepted, drafted),
         tokens_per_forward=divide(emitted, forwards),
     )
+
+
+def _is_bare(turn: TurnMetrics) -> bool:
+    return turn.emitted_tokens == 0 and turn.forwards is None
 
 
 def sum_reported(values: Iterable[int | None]) -> int | None:
