@@ -109,7 +109,7 @@ def compare(
     findings = (
         *_name_differences(plan, records, checked, seen),
         *find_count_faults(plan, {spec: latest[spec] for spec in valid}),
-        *(_name_prefix(row) for row in prefill if row.state == "wrong"),
+        *(name_prefix(row) for row in prefill if row.state == "wrong"),
         *name_unprobed(item.result for item in checked),
         *(name_distribution(row) for row in distributions if row.test.differs),
     )
@@ -169,7 +169,8 @@ def build_finding(evidence: Evidence, contrast: str, place: tuple[str, str, int]
     )
 
 
-def _name_prefix(row: PrefillRow) -> Finding:
+def name_prefix(row: PrefillRow) -> Finding:
+    """Return the finding for a prefix that is not the one it must be."""
     expected = "" if row.expected_cached_tokens is None else f", {row.expected_cached_tokens} expected"
     if row.cached_tokens is not None and not row.declared:
         expected = f", at least {row.least_cached_tokens} of the last prompt expected"

@@ -1,11 +1,15 @@
 """What fails in a run and how: what can be minimized, and whether a smaller case fails in the same way."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from harness.comparison import name_prefix
+from harness.counters import find_count_faults
 from harness.identity import Difference, compare_turns
-from harness.pairing import TurnPair, pair_cells
-from harness.plan import CellSpec, Contrast, Plan
+from harness.metrics import derive_metrics
+from harness.pairing import TurnPair, pair_cells, select_latest
+from harness.plan import Arm, CellSpec, Contrast, Plan
+from harness.prefill import build_prefill_table
 from harness.transcript import INTERRUPTED_CODE, CellRecord
 
 # What the tool is for comes first, as in the verdict.
@@ -18,7 +22,8 @@ class Failing:
 
     Attributes:
         contrast: the arms; for a cell that could not be measured, its arm twice.
-        symptom: the first field that differs, or ``failure:`` and the code of the failure. A smaller case
+        symptom: the first field that differs, ``failure:`` and the code of the failure, or the rule that a
+            count or a prefix breaks. A smaller case
             fails in the same way when its contrast is of the same kind and its symptom is the same.
         scenario, conversation, turn: where; ``turn`` from 0, the turn that was not reached for a failed cell.
         prompt: the exact bytes that were sent there, None when they are not known.
@@ -36,8 +41,8 @@ class Failing:
     message: str = ""
 
     @property
-    def is_crash(self) -> bool:
-        """True when a cell could not be measured at all."""
+    def is_one_sided(self) -> bool:
+        """True when one cell alone shows it: it could not be measured, or its counts are wrong."""
         return self.difference is None
 
 
@@ -45,19 +50,21 @@ def find_failing(plan: Plan, records: Sequence[CellRecord]) -> tuple[Failing, ..
     """Return the failing contrasts of a run, the one that says most first, each at its first difference.
 
     Every arm with a failed cell comes before them as a failing contrast of its own: its turns were not
-    compared.
+    compared. What one arm alone shows to be wrong, counts and prefixes, comes last.
     """
     pairing = pair_cells(plan, records)
     found = [
-        failing for pairs in pairing.contrasts if (failing := _first_difference(pairs.contrast, pairs.pairs))
+        failing
+        for pairs in pairing.contrasts
+        if (failing := _first_difference(plan, pairs.contrast, pairs.pairs))
     ]
     found.sort(key=lambda failing: _ORDER[failing.contrast.kind])
-    return (*_find_crashes(plan, records), *found)
+    return (*_find_crashes(plan, records), *found, *_find_faults(plan, records))
 
 
-def observe_symptom(plan: Plan, records: Sequence[CellRecord]) -> Failing | None:
-    """Return how the one contrast of a small plan fails, or None when it holds."""
-    return next(iter(find_failing(plan, records)), None)
+def observe_symptom(plan: Plan, records: Sequence[CellRecord], symptom: str) -> Failing | None:
+    """Return how a small plan fails with ``symptom``, or None when it does not."""
+    return next((item for item in find_failing(plan, records) if item.symptom == symptom), None)
 
 
 def build_pair_plan(plan: Plan, contrast: Contrast, *, repeat: bool) -> Plan:
@@ -76,10 +83,14 @@ def build_pair_plan(plan: Plan, contrast: Contrast, *, repeat: bool) -> Plan:
     return replace(plan, repetitions=repetitions, arms=arms, contrasts=(contrast,), cells=cells)
 
 
-def _first_difference(contrast: Contrast, pairs: Iterable[TurnPair]) -> Failing | None:
+def _first_difference(plan: Plan, contrast: Contrast, pairs: Iterable[TurnPair]) -> Failing | None:
     for pair in pairs:
         comparison = compare_turns(
-            pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain, answers_only=pair.answers_only
+            pair.a,
+            pair.b,
+            prefix_uncertain=pair.prefix_uncertain,
+            answers_only=pair.answers_only,
+            counters=plan.counters_repeat and contrast.a.depth == contrast.b.depth,
         )
         if comparison.differences:
             first = comparison.differences[0]
@@ -93,6 +104,28 @@ def _first_difference(contrast: Contrast, pairs: Iterable[TurnPair]) -> Failing 
                 difference=first,
             )
     return None
+
+
+def _find_faults(plan: Plan, records: Sequence[CellRecord]) -> Iterator[Failing]:
+    """Yield what an arm's own counts and prefixes prove, once for each arm and kind of fault."""
+    latest = {spec: r for spec, r in select_latest(records).items() if spec in plan.cells and not r.failure}
+    figures = {spec: derive_metrics(record) for spec, record in latest.items()}
+    wrong = [row for row in build_prefill_table(plan, latest, figures) if row.state == "wrong"]
+    seen: set[tuple[Arm, str]] = set()
+    for finding in (*find_count_faults(plan, latest), *map(name_prefix, wrong)):
+        (arm,) = finding.arms
+        if (arm, finding.rule) not in seen and finding.conversation:
+            seen.add((arm, finding.rule))
+            yield Failing(
+                contrast=Contrast(name=f"counts {arm.label}", kind="self", a=arm, b=arm),
+                symptom=finding.rule,
+                scenario=finding.scenario,
+                conversation=finding.conversation,
+                turn=finding.turn,
+                prompt=None,
+                difference=None,
+                message=finding.reason,
+            )
 
 
 def _find_crashes(plan: Plan, records: Sequence[CellRecord]) -> list[Failing]:

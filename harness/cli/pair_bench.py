@@ -98,9 +98,7 @@ class PairBench:
                 records = list(runner.run_plan())
             finally:
                 self.tokens += sum(turn.emitted_tokens or 0 for r in sink.records for turn in r.turns)
-        failing = observe_symptom(plan, records)
-        same = failing is not None and failing.symptom == self._failing.symptom
-        return failing if same else None
+        return observe_symptom(plan, records, self._failing.symptom)
 
     def command(self, case: Case, out: Path) -> str:
         """Return the command that shows a case."""
@@ -123,7 +121,7 @@ class PairBench:
         contrast = self._failing.contrast
         contrast = replace(contrast, a=at_depth(contrast.a), b=at_depth(contrast.b))
         plan = replace(self._contents.plan, depth=case.depth, scenarios=(case.scenario,))
-        return build_pair_plan(plan, contrast, repeat=not self._failing.is_crash)
+        return build_pair_plan(plan, contrast, repeat=not self._failing.is_one_sided)
 
     def _context_tokens(self) -> int | None:
         """Return the context size that the command line of the run gave, if any."""

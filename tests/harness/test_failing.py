@@ -23,7 +23,12 @@ def test_failing_contrasts_come_in_the_order_of_the_verdict():
     plan = make_plan()
     first, second = find_failing(plan, run_healthy(plan, spoil))
     assert (first.contrast.name, second.contrast.name) == ("path on", "speculation serve")
-    assert (first.symptom, first.conversation, first.turn, first.is_crash) == ("tokens", "code-1", 1, False)
+    assert (first.symptom, first.conversation, first.turn, first.is_one_sided) == (
+        "tokens",
+        "code-1",
+        1,
+        False,
+    )
     assert first.prompt is not None
     assert first.difference is not None
     assert first.difference.token_index == 1
@@ -53,13 +58,27 @@ def test_the_small_plan_runs_only_the_arms_of_its_contrast():
     path_on = next(c for c in plan.contrasts if c.name == "path on")
     small = build_pair_plan(plan, path_on, repeat=True)
     assert [spec.key for spec in small.cells] == ["chat/3 quick 0", "serve/3 quick 0"]
-    failing = observe_symptom(small, run_healthy(small, spoil))
+    failing = observe_symptom(small, run_healthy(small, spoil), "tokens")
     assert failing is not None
     assert failing.symptom == "tokens"
-    assert observe_symptom(small, run_healthy(small)) is None
+    assert observe_symptom(small, run_healthy(small), "tokens") is None
 
 
 def test_an_arm_is_run_twice_to_be_held_against_itself():
     plan = make_plan()
     small = build_pair_plan(plan, plan.contrasts[0], repeat=True)
     assert [spec.key for spec in small.cells] == ["chat/0 quick 0", "chat/0 quick 1"]
+
+
+def test_counts_that_cannot_be_right_are_a_case_of_their_arm():
+    def overcount(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.arm == SERVE_ON and turn.conversation == "code-1":
+            return replace(turn, accepted_tokens=(turn.drafted_tokens or 0) + 1)
+        return turn
+
+    plan = make_plan()
+    failing = find_failing(plan, run_healthy(plan, overcount))
+    first = next(item for item in failing if item.symptom == "more accepted than drafted")
+    assert (first.contrast.name, first.conversation, first.turn) == ("counts serve/3", "code-1", 0)
+    assert first.is_one_sided
+    assert first.message.startswith("accepted ")
