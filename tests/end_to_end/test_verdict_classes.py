@@ -6,35 +6,37 @@ from pathlib import Path
 
 import pytest
 
+from harness.probes import TOKENS_PAST_DIFFERENCE
 from harness.report import Report
 from harness.rundir import read_run
 from tests.end_to_end.comparisons import Compare, WriteWrapper
+from tests.end_to_end.rounding import KERNELS, MAX_TOKENS, RoundedRequest, find_rounded_requests
 
-SCENARIO = """
+SCENARIO = f"""
 schema = 1
 name = "long"
 title = "Long answers"
-description = "Answers that are long enough to meet a near-tie."
+description = "Two answers that meet a near-tie."
 
 [defaults]
-max_tokens = 120
+max_tokens = {MAX_TOKENS}
 
 [[conversation]]
-id = "place"
+id = "first"
 class = "prose"
 
 [[conversation.turn]]
-user = "Describe the harbour in detail."
+user = "%s"
 
 [[conversation]]
-id = "story"
+id = "second"
 class = "prose"
 
 [[conversation.turn]]
-user = "Tell me a story about a bear named Olga in the mountain from Monday to Sunday."
+user = "%s"
 """
 
-# Says that it accepted one draft more than it did.
+# Says that it accepted a hundred drafts more than it did.
 WRONG_COUNT = """
 import re
 process = subprocess.Popen(ENGINE, stderr=subprocess.PIPE)
@@ -47,26 +49,46 @@ sys.exit(process.wait())
 
 
 @pytest.fixture(scope="module")
-def long_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rounded() -> tuple[RoundedRequest, ...]:
+    return find_rounded_requests(2)
+
+
+@pytest.fixture(scope="module")
+def long_file(rounded: tuple[RoundedRequest, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("scenario") / "long.toml"
-    path.write_text(SCENARIO)
+    path.write_text(SCENARIO % tuple(request.text for request in rounded))
     return path
+
+
+@pytest.fixture(scope="module")
+def rounding(
+    compare: Compare, long_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Report, int]:
+    done = compare(tmp_path_factory.mktemp("rounding") / "run", *ROUNDING, scenario=long_file)
+    return Report.from_json(done.stdout), done.returncode
+
+
+@pytest.fixture(scope="module")
+def accepted_gap(rounding: tuple[Report, int]) -> str:
+    """What a user reads in the report of the strict run and then accepts: its widest margin."""
+    margins = [finding.margin for finding in rounding[0].comparison.findings if finding.margin is not None]
+    return f"{1.01 * max(margins):.6f}"
 
 
 def read_classes(report: Report) -> set[tuple[str, str]]:
     return {(finding.verdict_class, finding.effect) for finding in report.comparison.findings}
 
 
-ROUNDING = ("--set", "REF_KERNELS=int8-batch", "--repetitions", "1", "--json")
+ROUNDING = ("--set", f"REF_KERNELS={KERNELS}", "--repetitions", "1", "--json")
 
 
 def test_kernels_that_round_by_the_batch_are_numerics_with_their_margin(
-    compare: Compare, long_file: Path, tmp_path: Path
+    rounding: tuple[Report, int],
 ) -> None:
-    done = compare(tmp_path / "run", *ROUNDING, scenario=long_file)
+    report, status = rounding
 
-    report = Report.from_json(done.stdout)
-    assert (done.returncode, report.verdict.verdict_class) == (3, "numerics")
+    assert (status, report.verdict.verdict_class) == (3, "numerics")
+    assert {finding.conversation for finding in report.comparison.findings} == {"first", "second"}
     assert read_classes(report) == {("numerics", "open")}
     for finding in report.comparison.findings:
         assert finding.margin is not None
@@ -76,13 +98,13 @@ def test_kernels_that_round_by_the_batch_are_numerics_with_their_margin(
 
 
 def test_the_user_may_accept_the_rounding_of_these_kernels(
-    compare: Compare, long_file: Path, tmp_path: Path
+    compare: Compare, long_file: Path, accepted_gap: str, tmp_path: Path
 ) -> None:
-    done = compare(tmp_path / "run", *ROUNDING, "--tie-gap", "0.2", scenario=long_file)
+    done = compare(tmp_path / "run", *ROUNDING, "--tie-gap", accepted_gap, scenario=long_file)
 
     report = Report.from_json(done.stdout)
     assert (done.returncode, report.verdict.verdict_class) == (0, "near-tie")
-    assert "proven near-ties between depths" in report.verdict.sentence
+    assert "but for 2 proven near-ties between depths" in report.verdict.sentence
     states = {c.contrast.name: c.state for c in report.comparison.contrasts if c.contrast.kind != "self"}
     assert states == {
         "path off": "identical",
@@ -92,8 +114,11 @@ def test_the_user_may_accept_the_rounding_of_these_kernels(
     }
 
 
-def test_near_ties_can_be_made_to_fail(compare: Compare, long_file: Path, tmp_path: Path) -> None:
-    done = compare(tmp_path / "run", *ROUNDING, "--tie-gap", "0.2", "--near-tie", "fail", scenario=long_file)
+def test_near_ties_can_be_made_to_fail(
+    compare: Compare, long_file: Path, accepted_gap: str, tmp_path: Path
+) -> None:
+    policy = ("--tie-gap", accepted_gap, "--near-tie", "fail")
+    done = compare(tmp_path / "run", *ROUNDING, *policy, scenario=long_file)
 
     report = Report.from_json(done.stdout)
     assert (done.returncode, report.verdict.status) == (1, "fail")
@@ -107,7 +132,13 @@ def test_a_count_that_is_wrong_on_every_path_is_named(
 
     report = Report.from_json(done.stdout)
     assert (done.returncode, report.verdict.verdict_class) == (1, "counters")
-    assert "accepted 116 of 24 drafts" in report.verdict.sentence
+    turn = next(r for r in read_run(tmp_path / "run").records if r.spec.arm.label == "chat/3").turns[0]
+    assert turn.emitted_tokens is not None
+    assert turn.forwards is not None
+    accepted = turn.emitted_tokens - turn.forwards + 100
+    assert report.verdict.sentence == (
+        f"FAIL: counters: chat/3 in short, talk, turn 1: accepted {accepted} of {turn.drafted_tokens} drafts"
+    )
 
 
 def test_the_run_ends_at_the_first_fault_that_is_named(
@@ -122,10 +153,15 @@ def test_the_run_ends_at_the_first_fault_that_is_named(
     assert len(contents.records) > len(planned)
 
 
-def test_a_budget_holds_with_the_probes(compare: Compare, long_file: Path, tmp_path: Path) -> None:
-    done = compare(tmp_path / "run", *ROUNDING, "--budget", "560", scenario=long_file)
+def test_a_budget_holds_with_the_probes(
+    compare: Compare, long_file: Path, rounded: tuple[RoundedRequest, ...], tmp_path: Path
+) -> None:
+    # Room for the first conversation on four arms, and for asking it again on two of them.
+    probe_tokens = rounded[0].token_index + TOKENS_PAST_DIFFERENCE
+    budget = 4 * MAX_TOKENS + 2 * probe_tokens
+    done = compare(tmp_path / "run", *ROUNDING, "--budget", str(budget), scenario=long_file)
 
     report = Report.from_json(done.stdout)
-    assert report.comparison.tokens_decoded <= 560
-    assert "left out to keep to the budget: conversation 'story' of 'long'" in report.comparison.notes
+    assert report.comparison.tokens_decoded <= budget
+    assert "left out to keep to the budget: conversation 'second' of 'long'" in report.comparison.notes
     assert report.comparison.probe_tokens > 0
