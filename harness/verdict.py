@@ -239,9 +239,18 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     tokens = sum(result.tokens_compared for result in comparison.contrasts)
     depths = " and ".join(str(depth) for depth in sorted({arm.depth for arm in plan.arms}))
     counts = f"{len(plan.arms)} arms, {pairs:,} pairs, {tokens:,} tokens compared"
-    ties = [finding for finding in comparison.findings if finding.effect == "explained"]
-    places = len({(f.scenario, f.conversation, f.turn) for f in ties})
+    ties = _list_near_ties(comparison)
+    places = count_near_ties(comparison)
     but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between depths" if ties else ""
     sentence = f"PASS: serve mode gives the same tokens as chat mode at depth {depths}{but} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
+
+
+def count_near_ties(comparison: Comparison) -> int:
+    """Return the turns that differ by a proven near-tie which the policy explains."""
+    return len({(f.scenario, f.conversation, f.turn) for f in _list_near_ties(comparison)})
+
+
+def _list_near_ties(comparison: Comparison) -> list[Finding]:
+    return [finding for finding in comparison.findings if finding.effect == "explained"]

@@ -2,6 +2,7 @@
 spoils on every arm alike.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,8 @@ def test_the_user_may_accept_the_rounding_of_these_kernels(
     report = Report.from_json(done.stdout)
     assert (done.returncode, report.verdict.verdict_class) == (0, "near-tie")
     assert "but for 2 proven near-ties between depths" in report.verdict.sentence
+    evidence = json.loads((tmp_path / "run" / "certificate.json").read_text())["evidence"]
+    assert (evidence["near_tie_policy"], evidence["near_ties"]) == ("explain", 2)
     states = {c.contrast.name: c.state for c in report.comparison.contrasts if c.contrast.kind != "self"}
     assert states == {
         "path off": "identical",
