@@ -230,8 +230,12 @@ def _strip_turn(turn: Turn) -> Turn:
 
 def is_valid(scenario: Scenario) -> bool:
     """Say whether the scenario can be written to a file and read again as the same."""
+
+    def read_grammar(_: str) -> str:
+        return scenario.grammar.text if scenario.grammar else ""
+
     try:
-        return parse_scenario(render_scenario(scenario), "", str) == scenario
+        return parse_scenario(render_scenario(scenario), "", read_grammar) == scenario
     except ScenarioError:
         return False
 

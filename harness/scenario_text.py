@@ -1,13 +1,19 @@
-"""Renders a scenario as the text of a scenario file; parsing that text gives the same scenario again."""
+"""Renders a scenario as the text of a scenario file; parsing that text gives the same scenario again.
+
+A grammar is a file beside it: :func:`name_grammar_file`.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
 
+from engine_bindings.binding import GrammarKind
 from harness.scenario import Conversation, Scenario, Turn
 
 # What a basic string of TOML cannot hold as it is: quote, backslash and the control characters.
 _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f]')
 _SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+_GRAMMAR_KEYS: dict[GrammarKind, str] = {"schema": "schema_file", "gbnf": "grammar_file"}
+_GRAMMAR_ENDINGS: dict[GrammarKind, str] = {"schema": ".schema.json", "gbnf": ".gbnf"}
 _SWEPT_KEYS = {"stop": "stops", "repeat": "repeats"}
 
 
@@ -18,6 +24,13 @@ def render_scenario(scenario: Scenario) -> str:
         parts.append("\n".join(_conversation_lines(conversation)))
         parts += ["\n".join(("[[conversation.turn]]", *_turn_lines(turn))) for turn in conversation.turns]
     return "\n\n".join(parts) + "\n"
+
+
+def name_grammar_file(scenario: Scenario) -> str:
+    """Return the name under which the text of the scenario's grammar must lie; empty without a grammar."""
+    if scenario.grammar is None:
+        return ""
+    return f"{scenario.name}{_GRAMMAR_ENDINGS[scenario.grammar.kind]}"
 
 
 def quote_text(text: str) -> str:
@@ -48,6 +61,10 @@ def _top_lines(scenario: Scenario) -> Iterator[str]:
         yield f"context_tokens = {scenario.context_tokens}"
     if scenario.slots != 1:
         yield f"slots = {scenario.slots}"
+    if scenario.grammar is not None:
+        yield f"{_GRAMMAR_KEYS[scenario.grammar.kind]} = {quote_text(name_grammar_file(scenario))}"
+        if not scenario.grammar.binds:
+            yield "grammar_binds = false"
     if scenario.temperature or scenario.top_p != 1:
         yield f"\n[defaults]\ntemperature = {float(scenario.temperature)}\ntop_p = {float(scenario.top_p)}"
 

@@ -13,7 +13,7 @@ from harness.failing import Failing, find_failing
 from harness.minimize import Case, Minimizer, Step
 from harness.rundir import read_run
 from harness.scenario import Scenario
-from harness.scenario_text import render_scenario
+from harness.scenario_text import name_grammar_file, render_scenario
 
 EXIT_INCONCLUSIVE = 3
 EXIT_INTERRUPTED = 130
@@ -145,7 +145,11 @@ def _send(search: Generator[Step, Failing | None, None], result: Failing | None)
 
 
 def _keep(minimizer: Minimizer, bench: PairBench, step: Step, out: Path) -> None:
-    out.write_text(render_scenario(_name_scenario(step.case, minimizer.failing)), encoding="utf-8")
+    scenario = _name_scenario(step.case, minimizer.failing)
+    out.write_text(render_scenario(scenario), encoding="utf-8")
+    if scenario.grammar is not None:
+        # To the byte: a newline that is changed on the way would be another grammar.
+        out.with_name(name_grammar_file(scenario)).write_bytes(scenario.grammar.text.encode("utf-8"))
     sys.stderr.write(f"[{bench.runs} runs, {bench.tokens} tokens] {step.name}: {_measure(step.case)}\n")
     sys.stderr.flush()
 

@@ -1,12 +1,17 @@
 """A scenario, rendered and parsed again, is the same scenario."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli.scenario_files import load_scenarios
+from harness.grammar import Grammar
+from harness.minimize import is_valid
 from harness.scenario import Conversation, Scenario, Sweep, Turn, parse_scenario
-from harness.scenario_text import quote_text, render_scenario
+from harness.scenario_text import name_grammar_file, quote_text, render_scenario
 from harness.sweeps import expand_scenario
 from scenarios import scenario_paths
 
@@ -60,8 +65,12 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-def parse(text: str) -> Scenario:
-    return parse_scenario(text, "rendered.toml", lambda name: "")
+def parse(text: str, files: Mapping[str, str] | None = None) -> Scenario:
+    return parse_scenario(text, "rendered.toml", (files or {}).__getitem__)
+
+
+def files_of(scenario: Scenario) -> dict[str, str]:
+    return {name_grammar_file(scenario): scenario.grammar.text} if scenario.grammar else {}
 
 
 @given(scenarios())
@@ -72,9 +81,23 @@ def test_rendering_and_parsing_gives_the_same_scenario(scenario: Scenario):
 @pytest.mark.parametrize("name", list(scenario_paths()))
 def test_shipped_scenarios_survive_as_written_and_expanded(name: str):
     scenario = load_scenarios([name])[0].scenario
-    assert parse(render_scenario(scenario)) == scenario
+    assert parse(render_scenario(scenario), files_of(scenario)) == scenario
     expanded = expand_scenario(scenario, 3)
-    assert parse(render_scenario(expanded)) == expanded
+    assert parse(render_scenario(expanded), files_of(expanded)) == expanded
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Grammar(kind="schema", text='{"type": "object"}', binds=True),
+        Grammar(kind="gbnf", text='root ::= "a"\n', binds=False),
+    ],
+)
+def test_grammar_is_a_file_beside_the_scenario(grammar: Grammar):
+    scenario = replace(load_scenarios(["quick"])[0].scenario, grammar=grammar)
+
+    assert parse(render_scenario(scenario), files_of(scenario)) == scenario
+    assert is_valid(scenario)
 
 
 def test_characters_that_a_string_cannot_hold_are_escaped():
