@@ -60,7 +60,8 @@ def has_named_fault(comparison: Comparison) -> bool:
     Counts that contradict themselves are a fault too, but where texts differ they may be its shadow.
     """
     named = [f for f in comparison.findings if f.effect == "fail" and not f.wanted]
-    return any(f.contrast for f in named) or (bool(named) and not any(f.wanted for f in comparison.findings))
+    sure = any(f.contrast or f.verdict_class == "grammar" for f in named)
+    return sure or (bool(named) and not any(f.wanted for f in comparison.findings))
 
 
 def price_probes(plan: Plan) -> int:
