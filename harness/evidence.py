@@ -245,5 +245,8 @@ def _list_missing(
         depths = [Arm(path=case.probed_b.path, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
         if any(case.spec(arm, "depth") not in tried for arm in depths):
             yield "depth"
-    if not case.typed and case.spec(score_arm(case), "score") not in tried:
+    # A grammar that binds would begin anew behind the common part and force another token.
+    grammar = plan.scenario(case.found.scenario).grammar
+    forced = grammar is not None and grammar.binds
+    if not case.typed and not forced and case.spec(score_arm(case), "score") not in tried:
         yield "score"
