@@ -99,8 +99,7 @@ def check_contrasts(
 class _Tally:
     """What the pairs of one contrast add up to."""
 
-    def __init__(self, *, counters: bool) -> None:
-        self._counters = counters
+    def __init__(self) -> None:
         self.excluded: Counter[str] = Counter()
         self.not_compared: Counter[str] = Counter()
         self.identical: list[TurnPair] = []
@@ -109,7 +108,7 @@ class _Tally:
         self.bytes = 0
         self._differed: set[tuple[CellSpec, CellSpec, str]] = set()
 
-    def add(self, pair: TurnPair) -> None:
+    def add(self, pair: TurnPair, *, counters: bool) -> None:
         """Compare one pair, unless its conversation has differed before."""
         place = (pair.cell_a, pair.cell_b, pair.a.conversation)
         if place in self._differed:
@@ -122,7 +121,7 @@ class _Tally:
             pair.b,
             prefix_uncertain=pair.prefix_uncertain,
             answers_only=pair.answers_only,
-            counters=self._counters,
+            counters=counters,
         )
         self.not_compared.update(comparison.not_compared)
         if comparison.differences:
@@ -135,14 +134,14 @@ class _Tally:
 def _count_contrast(
     plan: Plan, pairs: ContrastPairs, cells: Mapping[CellSpec, CellEngagement]
 ) -> CheckedContrast:
-    tally = _Tally(counters=plan.counters_repeat and pairs.contrast.a.depth == pairs.contrast.b.depth)
+    tally = _Tally()
     for pair in pairs.pairs:
         if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
             tally.excluded["void"] += 1
         elif plan.scenario(pair.cell_a.scenario).temperature > 0 and pairs.contrast.kind != "self":
             tally.excluded["sampled"] += 1
         else:
-            tally.add(pair)
+            tally.add(pair, counters=plan.compares_counters(pairs.contrast, pair.cell_a.scenario))
     result = ContrastResult(
         contrast=pairs.contrast,
         state="not checked",

@@ -24,6 +24,8 @@ class CountedTurn:
     asked: Turn
     turn: TurnRecord
     context_tokens: int | None
+    span_drafts: bool
+    """A grammar that only drafts adds spans of forced tokens, which may be longer than the depth."""
 
 
 Check = Callable[[CountedTurn], str | None]
@@ -48,6 +50,7 @@ def _check_cell(plan: Plan, spec: CellSpec, record: CellRecord) -> Iterable[Find
             asked=turns[turn.conversation][turn.turn],
             turn=turn,
             context_tokens=scenario.context_tokens or plan.context_tokens,
+            span_drafts=scenario.grammar is not None and not scenario.grammar.binds,
         )
         for name, verdict_class, check in CHECKS:
             if reason := check(counted):
@@ -85,7 +88,7 @@ def _does_not_add_up(c: CountedTurn) -> str | None:
 
 def _drafts_too_many(c: CountedTurn) -> str | None:
     drafted, forwards = c.turn.drafted_tokens, c.turn.forwards
-    if drafted is None or forwards is None or drafted <= c.arm.depth * forwards:
+    if c.span_drafts or drafted is None or forwards is None or drafted <= c.arm.depth * forwards:
         return None
     return f"drafted {drafted} in {forwards} forwards of at most {c.arm.depth} drafts"
 

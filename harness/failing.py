@@ -90,7 +90,7 @@ def _first_difference(plan: Plan, contrast: Contrast, pairs: Iterable[TurnPair])
             pair.b,
             prefix_uncertain=pair.prefix_uncertain,
             answers_only=pair.answers_only,
-            counters=plan.counters_repeat and contrast.a.depth == contrast.b.depth,
+            counters=plan.compares_counters(contrast, pair.cell_a.scenario),
         )
         if comparison.differences:
             first = comparison.differences[0]

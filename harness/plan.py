@@ -173,6 +173,17 @@ class Plan:
                 return scenario
         raise KeyError(name)
 
+    def compares_counters(self, contrast: Contrast, scenario: str) -> bool:
+        """Say whether both sides must draft and verify alike in a scenario.
+
+        Between the paths they need not where a grammar only drafts: each drafts forced spans of another
+        length, chat mode by an engine setting and serve mode by the draft depth.
+        """
+        grammar = self.scenario(scenario).grammar
+        if contrast.kind == "path" and grammar is not None and not grammar.binds:
+            return False
+        return self.counters_repeat and contrast.a.depth == contrast.b.depth
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data, for JSON."""
         return to_dict(self)

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from harness.grammar import Grammar
 from harness.plan import CellSpec
 from harness.transcript import TurnRecord
-from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, run_healthy
+from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, make_scenario, run_healthy
 
 
 def test_a_healthy_run_has_no_finding():
@@ -90,3 +91,17 @@ def test_a_prompt_that_goes_on_finds_the_last_one_in_the_cache():
     comparison, verdict = judge_run(plan, run_healthy(plan, bend))
     assert (verdict.status, verdict.verdict_class) == ("fail", "prefix-reuse")
     assert any("at least 6 of the last prompt expected" in f.reason for f in comparison.findings)
+
+
+@pytest.mark.parametrize(("binds", "status"), [(True, "fail"), (False, "pass")])
+def test_spans_of_a_grammar_that_only_drafts_may_differ_between_the_paths(binds: bool, status: str):
+    # The answers reach their cap, so that nothing but their counts can fail.
+    grammar = Grammar(kind="gbnf", text='root ::= "a"\n', binds=binds)
+    plan = replace(make_plan(make_scenario("words", grammar=grammar)), counters_repeat=True)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        longer = {"forwards": 4, "drafted_tokens": 24, "accepted_tokens": 20}
+        return replace(turn, **longer) if spec.arm == CHAT_ON else turn  # type: ignore[arg-type]
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert verdict.status == status
