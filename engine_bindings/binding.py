@@ -36,6 +36,12 @@ class Capabilities:
         reports_cached_tokens: the reused prefix is reported for exact prompts.
         interactive_lines: chat mode takes a typed line and adds the template itself.
         grammar: what it does with a grammar: enforce it, draft from it, or take none.
+        counters_repeat: forwards, drafts and acceptance are a pure function of prompt and settings, so that
+            two runs, or both paths, must show the same; not so where a head reads rows that earlier turns
+            left.
+        context_tokens: size of the context unless another is asked for, None when it is not known.
+        margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
+            has none. It must change nothing but stderr.
     """
 
     paths: tuple[EnginePath, ...]
@@ -46,6 +52,9 @@ class Capabilities:
     reports_cached_tokens: bool
     interactive_lines: bool
     grammar: GrammarSupport = "none"
+    counters_repeat: bool = False
+    context_tokens: int | None = None
+    margin_pin: Pin | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +70,7 @@ class ArmSettings:
         top_p: likewise.
         grammar: the kind of the scenario's grammar, for a path that reads it at the start; None without one.
         grammar_binds: the engine must enforce it.
+        slots: contexts that the engine holds at once; more than one only in serve mode without speculation.
     """
 
     path: EnginePath
@@ -71,6 +81,7 @@ class ArmSettings:
     top_p: float = 1.0
     grammar: GrammarKind | None = None
     grammar_binds: bool = False
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

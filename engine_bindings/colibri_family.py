@@ -15,8 +15,8 @@ GRAMMAR_FILES: dict[GrammarKind, str] = {"schema": "coli-ab-schema.json", "gbnf"
 def build_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     """Return the environment of one arm.
 
-    Arms of one scenario differ in SERVE_BATCH and DRAFT only, and in the grammar: serve mode takes it with
-    each request.
+    Arms of one scenario differ in SERVE_BATCH and DRAFT only, in KV_SLOTS where one answers several requests
+    at once, and in the grammar: serve mode takes it with each request.
     """
     own = (*_arm_pins(settings), *_answer_pins(settings), *_grammar_pins(settings))
     return (*own, *_STATE_PINS, *_COUNTER_PINS, *_CLOCK_PINS)
@@ -29,7 +29,11 @@ def find_grammar_variables(pins: Iterable[Pin]) -> tuple[str, ...]:
 
 def _arm_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     batch = "1" if settings.path == "serve" else "0"
+    slots = "more than one slot turns speculation off in serve mode"
+    if settings.slots > 1:
+        slots = "requests that run at once need a slot each"
     return (
+        Pin(name="KV_SLOTS", value=str(settings.slots), reason=slots),
         Pin(name="SERVE", value="1", reason="stay alive and take turns on stdin"),
         Pin(name="SERVE_BATCH", value=batch, reason="the arm's path: 1 is serve mode, 0 chat mode"),
         Pin(
@@ -77,7 +81,6 @@ def _grammar_pins(settings: ArmSettings) -> tuple[Pin, ...]:
 
 
 _STATE_PINS = (
-    Pin(name="KV_SLOTS", value="1", reason="more than one slot turns speculation off in serve mode"),
     Pin(name="KVSAVE", value="0", reason="a saved conversation of one arm would be resumed by the next"),
     Pin(name="AUTOPIN", value="0", reason="experts pinned from an earlier run's history change the timing"),
     Pin(name="SEED", value=SEED, reason="sampled scenarios repeat"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_bindings.binding import PATHS, ArmSettings, Capabilities, Launch, apply_overrides
+from engine_bindings.binding import PATHS, ArmSettings, Capabilities, Launch, Pin, apply_overrides
 from engine_bindings.colibri_family import build_pins, find_grammar_variables
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, read_engine_fingerprint, read_version
@@ -24,6 +24,9 @@ CAPABILITIES = Capabilities(
     reports_cached_tokens=True,
     interactive_lines=True,
     grammar="constraint",
+    counters_repeat=True,
+    context_tokens=4096,
+    margin_pin=Pin(name="COLI_LOGIT_GAP", value="1", reason="prints the two best logits of every choice"),
 )
 
 

@@ -3,15 +3,23 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts
+from harness.cases import list_cases
+from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts, settle_contrast
+from harness.counters import find_count_faults
+from harness.degenerate import DegenerateAnswer, find_degenerate_answers
+from harness.distributions import DistributionRow, compare_distributions
+from harness.divergence import decide, describe
 from harness.engagement import Engagement, judge_cells, summarise_engagement
-from harness.grammar_validity import ValidityRow, check_validity
-from harness.metrics import CellMetrics
+from harness.evidence import gather_evidence
+from harness.findings import Evidence, Finding
+from harness.grammar_validity import ValidityRow, check_validity, name_breaches
+from harness.metrics import CellMetrics, collect_token_lengths
 from harness.pairing import Pairing, select_latest
 from harness.plan import Arm, CellSpec, Plan
 from harness.prefill import PrefillRow, build_prefill_table
 from harness.speed import ArmSpeed, Speedup, derive_speedups, summarise_speed
 from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure
+from harness.unprobed import name_distribution, name_unprobed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +53,16 @@ class Comparison:
             measured.
         engagements: what each arm did in each scenario.
         contrasts: in the plan's order.
+        findings: every difference and fault, named; first those of the contrasts, in their order.
         prefill: one row for each turn and arm.
         facts: expected facts.
         speeds: medians of each arm.
         speedups: what speculation is worth.
         validity: answers under a grammar, one row for each arm and scenario with one.
+        degenerate: answers that loop or recite; their speed is shown and not judged.
+        tokens_decoded: by all cells and probes. probe_tokens: by the probes alone.
         notes: remarks that decide nothing, in plain sentences.
+        distributions: tests of sampled answers, arm against arm.
     """
 
     cells_planned: int
@@ -58,12 +70,17 @@ class Comparison:
     failures: tuple[CellFailure, ...]
     engagements: tuple[Engagement, ...]
     contrasts: tuple[ContrastResult, ...]
+    findings: tuple[Finding, ...]
     prefill: tuple[PrefillRow, ...]
     facts: tuple[FactRow, ...]
     speeds: tuple[ArmSpeed, ...]
     speedups: tuple[Speedup, ...]
+    degenerate: tuple[DegenerateAnswer, ...]
+    tokens_decoded: int
+    probe_tokens: int
     notes: tuple[str, ...]
     validity: tuple[ValidityRow, ...] = ()
+    distributions: tuple[DistributionRow, ...] = ()
 
 
 def compare(
@@ -77,7 +94,8 @@ def compare(
         pairing: the pairs of these records.
         metrics: the figures of these records, in any order, one for each record.
     """
-    latest = {spec: record for spec, record in select_latest(records).items() if spec in plan.cells}
+    seen = select_latest(records)
+    latest = {spec: record for spec, record in seen.items() if spec in plan.cells}
     figures = {
         cell.spec: cell
         for cell in metrics
@@ -89,18 +107,89 @@ def compare(
     engagements = summarise_engagement(plan, cells, figures)
     prefill = build_prefill_table(plan, latest, valid)
     facts = _check_facts(plan, latest)
+    degenerate = find_degenerate_answers(plan, latest)
+    validity = check_validity(plan, latest)
+    distributions = compare_distributions(plan, {spec: latest[spec] for spec in valid})
+    findings = (
+        *_name_differences(plan, records, checked, seen),
+        *find_count_faults(plan, {spec: latest[spec] for spec in valid}),
+        *name_breaches(validity),
+        *(name_prefix(row) for row in prefill if row.state == "wrong"),
+        *name_unprobed(item.result for item in checked),
+        *(name_distribution(row) for row in distributions if row.test.differs),
+    )
     return Comparison(
         cells_planned=len(plan.cells),
         cells_measured=sum(record.failure is None for record in latest.values()),
         failures=_list_failures(plan, latest),
         engagements=engagements,
-        contrasts=tuple(item.result for item in checked),
+        contrasts=tuple(settle_contrast(item.result, findings) for item in checked),
+        findings=findings,
         prefill=prefill,
         facts=facts,
         speeds=summarise_speed(plan, cells, figures),
-        speedups=derive_speedups(plan, checked, figures),
+        speedups=derive_speedups(plan, checked, figures, degenerate),
+        degenerate=degenerate,
+        tokens_decoded=count_tokens(r for r in records if r.spec in plan.cells or r.spec.probe is not None),
+        probe_tokens=count_tokens(record for record in records if record.spec.probe is not None),
         notes=tuple(_collect_notes(plan, records, latest, checked, engagements, prefill, facts)),
-        validity=check_validity(plan, latest),
+        validity=validity,
+        distributions=distributions,
+    )
+
+
+def count_tokens(records: Iterable[CellRecord]) -> int:
+    """Return the tokens that cells decoded, by the engine's own count."""
+    return sum(turn.emitted_tokens or 0 for record in records for turn in record.turns)
+
+
+def _name_differences(
+    plan: Plan,
+    records: Sequence[CellRecord],
+    checked: Sequence[CheckedContrast],
+    seen: Mapping[CellSpec, CellRecord],
+) -> Iterable[Finding]:
+    """Yield a finding for each difference between two arms, in the order of ``list_cases``."""
+    lengths = collect_token_lengths(records)
+    for case in list_cases(plan, [item.result for item in checked], seen, lengths):
+        evidence = gather_evidence(plan, case, checked, seen)
+        yield build_finding(evidence, case.contrast.name, case.place)
+
+
+def build_finding(evidence: Evidence, contrast: str, place: tuple[str, str, int]) -> Finding:
+    """Name one difference by the first rule that applies to its evidence."""
+    rule, decision = decide(evidence)
+    return Finding(
+        verdict_class=decision.verdict_class,
+        effect=decision.effect,
+        rule=rule,
+        contrast=contrast,
+        arms=(evidence.a, evidence.b),
+        scenario=place[0],
+        conversation=place[1],
+        turn=place[2],
+        reason=decision.reason,
+        facts=describe(evidence),
+        margin=evidence.gap,
+        wanted=decision.wanted,
+    )
+
+
+def name_prefix(row: PrefillRow) -> Finding:
+    """Return the finding for a prefix that is not the one it must be."""
+    expected = "" if row.expected_cached_tokens is None else f", {row.expected_cached_tokens} expected"
+    if row.cached_tokens is not None and not row.declared:
+        expected = f", at least {row.least_cached_tokens} of the last prompt expected"
+    return Finding(
+        verdict_class="prefix-reuse",
+        effect="fail",
+        rule="another prefix than must be",
+        contrast="",
+        arms=(row.arm,),
+        scenario=row.scenario,
+        conversation=row.conversation,
+        turn=row.turn,
+        reason=f"took {row.cached_tokens} of {row.prompt_tokens} tokens from the cache{expected}",
     )
 
 
@@ -169,8 +258,10 @@ def _collect_notes(
         *_note_prefill(prefill, plan),
         *_note_facts(facts),
         *_note_sampling(plan, checked),
+        *_note_relations(checked),
         *_note_single_repetition(plan),
-        *_note_counters(latest),
+        *_note_probes(records),
+        *plan.left_out,
         *(
             f"cell {spec.key!r}: {note}"
             for spec in plan.cells
@@ -185,6 +276,14 @@ def _note_retries(records: Sequence[CellRecord], latest: Mapping[CellSpec, CellR
         f"cell {record.spec.key!r}: attempt {record.attempt} failed ({record.failure.code}) and was repeated"
         for record in records
         if record.failure is not None and latest.get(record.spec) not in (None, record)
+    ]
+
+
+def _note_probes(records: Sequence[CellRecord]) -> list[str]:
+    return [
+        f"probe {record.spec.key!r} failed ({record.failure.code}): what it was to show is not known"
+        for record in records
+        if record.spec.probe is not None and record.failure is not None
     ]
 
 
@@ -231,18 +330,21 @@ def _note_sampling(plan: Plan, checked: Sequence[CheckedContrast]) -> list[str]:
     return [f"{names}: sampled at a temperature above 0, so texts differ by design and are not compared"]
 
 
+def _note_relations(checked: Sequence[CheckedContrast]) -> list[str]:
+    """Name relations that nothing follows from, because a joined answer was read as other tokens."""
+    notes = []
+    for item in checked:
+        lost = sum(missing.pairs for missing in item.result.missing if missing.reason == "other tokens")
+        if lost:
+            arm = item.result.contrast.a.label
+            notes.append(
+                f"{arm}: {lost} declared relations were not checked: the engine read a joined answer as "
+                "other tokens than it had given"
+            )
+    return notes
+
+
 def _note_single_repetition(plan: Plan) -> list[str]:
     if plan.repetitions > 1:
         return []
     return ["each arm ran once: whether it equals itself was not checked (run with --repetitions 2)"]
-
-
-def _note_counters(latest: Mapping[CellSpec, CellRecord]) -> list[str]:
-    """Name turns whose counters contradict each other, whatever the text."""
-    return [
-        f"cell {spec.key!r} {turn.conversation} turn {turn.turn + 1}: the counters do not add up, accepted "
-        f"{turn.accepted_tokens} of {turn.drafted_tokens} drafts"
-        for spec, record in latest.items()
-        for turn in record.turns
-        if turn.drafted_tokens is not None and (turn.accepted_tokens or 0) > turn.drafted_tokens
-    ]

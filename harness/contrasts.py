@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.engagement import CellEngagement
+from harness.findings import Finding
 from harness.identity import Difference, compare_turns
 from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair
 from harness.plan import Arm, CellSpec, Contrast, Plan
 
-ContrastState = Literal["identical", "different", "undecided", "not checked"]
+ContrastState = Literal["identical", "explained", "different", "undecided", "not checked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +45,16 @@ class ContrastResult:
 
     Attributes:
         contrast: the arms and the relation.
-        state: ``different`` is proven: both arms are what they should be and equal themselves.
+        state: ``different`` is proven, and no near-tie: both arms are what they should be and equal
+            themselves. ``explained``: nothing differs but proven near-ties.
         reasons: why it is undecided, in plain sentences.
         pairs_checked, pairs_identical: turns.
         tokens_compared: tokens in the pairs checked, each pair once.
         bytes_compared: answer bytes likewise.
         excluded_after_difference: later turns of a conversation that had differed: their prompts differ too.
         excluded_void: turns of void cells.
-        excluded_sampled: turns at a temperature above 0, whose text differs between arms by design.
+        excluded_sampled: turns at a temperature above 0, whose text differs between arms by design. An arm is
+            held against itself all the same: its seed is fixed.
         missing: pairs without both sides.
         not_compared: fields that a side does not report.
         found: the first difference of each conversation.
@@ -105,7 +108,7 @@ class _Tally:
         self.bytes = 0
         self._differed: set[tuple[CellSpec, CellSpec, str]] = set()
 
-    def add(self, pair: TurnPair) -> None:
+    def add(self, pair: TurnPair, *, counters: bool) -> None:
         """Compare one pair, unless its conversation has differed before."""
         place = (pair.cell_a, pair.cell_b, pair.a.conversation)
         if place in self._differed:
@@ -113,7 +116,13 @@ class _Tally:
             return
         self.tokens += pair.a.emitted_tokens or 0
         self.bytes += len(pair.a.text)
-        comparison = compare_turns(pair.a, pair.b, prefix_uncertain=pair.prefix_uncertain)
+        comparison = compare_turns(
+            pair.a,
+            pair.b,
+            prefix_uncertain=pair.prefix_uncertain,
+            answers_only=pair.answers_only,
+            counters=counters,
+        )
         self.not_compared.update(comparison.not_compared)
         if comparison.differences:
             self._differed.add(place)
@@ -129,10 +138,10 @@ def _count_contrast(
     for pair in pairs.pairs:
         if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
             tally.excluded["void"] += 1
-        elif plan.scenario(pair.cell_a.scenario).temperature > 0:
+        elif plan.scenario(pair.cell_a.scenario).temperature > 0 and pairs.contrast.kind != "self":
             tally.excluded["sampled"] += 1
         else:
-            tally.add(pair)
+            tally.add(pair, counters=plan.compares_counters(pairs.contrast, pair.cell_a.scenario))
     result = ContrastResult(
         contrast=pairs.contrast,
         state="not checked",
@@ -185,12 +194,27 @@ def _decide(
 ) -> ContrastResult:
     if result.contrast.kind == "self":
         return _decide_self(result)
-    unsteady = _unsteady_arms(result, selves)
-    if result.found:
-        unproven = unsteady or _unchecked_arms(result, selves)
-        return replace(result, state="undecided" if unproven else "different", reasons=tuple(unproven))
-    doubts = unsteady + _open_points(result, cells)
-    return replace(result, state="undecided" if doubts else "identical", reasons=tuple(doubts))
+    doubts = [
+        f"{arm.label} does not equal itself, so nothing can be said about it"
+        for arm in unsteady_arms(result.contrast, selves)
+    ]
+    doubts += _open_points(result, cells)
+    # What a difference is worth is decided from its evidence, by ``settle_contrast``.
+    state: ContrastState = "undecided" if doubts or result.found else "identical"
+    return replace(result, state=state, reasons=tuple(doubts))
+
+
+def settle_contrast(result: ContrastResult, findings: Iterable[Finding]) -> ContrastResult:
+    """Return the contrast with the state that the findings on its differences give it."""
+    own = [finding for finding in findings if finding.contrast == result.contrast.name]
+    if not result.found or result.contrast.kind == "self":
+        return result
+    effects = {finding.effect for finding in own}
+    if "fail" in effects:
+        return replace(result, state="different", reasons=())
+    opened = [f"{finding.place}: {finding.reason}" for finding in own if finding.effect == "open"]
+    reasons = tuple(dict.fromkeys((*result.reasons, *opened)))
+    return replace(result, state="undecided" if reasons else "explained", reasons=reasons)
 
 
 def _decide_self(result: ContrastResult) -> ContrastResult:
@@ -203,28 +227,23 @@ def _decide_self(result: ContrastResult) -> ContrastResult:
     return replace(result, state="undecided" if points else "identical", reasons=tuple(points))
 
 
-def _unsteady_arms(result: ContrastResult, selves: Mapping[Arm, CheckedContrast]) -> list[str]:
-    return [
-        f"{arm.label} does not equal itself, so nothing can be said about it"
-        for arm in (result.contrast.a, result.contrast.b)
-        if selves[arm].result.found
-    ]
+def unsteady_arms(contrast: Contrast, selves: Mapping[Arm, CheckedContrast]) -> list[Arm]:
+    """Return the arms of a contrast that were seen not to equal themselves."""
+    return [arm for arm in (contrast.a, contrast.b) if selves[arm].result.found]
 
 
-def _unchecked_arms(result: ContrastResult, selves: Mapping[Arm, CheckedContrast]) -> list[str]:
-    """Return why a difference may be nothing but an arm's own unsteadiness.
+def unrepeated_arms(
+    contrast: Contrast, found: FoundDifference, selves: Mapping[Arm, CheckedContrast]
+) -> list[Arm]:
+    """Return the arms that are not known to repeat the differing turn exactly.
 
-    One turn that both arms are known to repeat exactly, and that differs between them, is proof enough.
+    What differs there may be nothing but an arm's own unsteadiness.
     """
-    arms = (result.contrast.a, result.contrast.b)
-    repeated = {arm: {_turn_key(pair) for pair in selves[arm].identical} for arm in arms}
-    turns = [(item.scenario, item.conversation, item.turn) for item in result.found]
-    if any(all(turn in repeated[arm] for arm in arms) for turn in turns):
-        return []
-    names = " and ".join(arm.label for arm in arms if not any(turn in repeated[arm] for turn in turns))
+    turn = (found.scenario, found.conversation, found.turn)
     return [
-        f"a difference was found where {names or 'one arm'} was not repeated: it cannot be told from "
-        "nondeterminism (run with --repetitions 2)"
+        arm
+        for arm in (contrast.a, contrast.b)
+        if all(_turn_key(pair) != turn for pair in selves[arm].identical)
     ]
 
 

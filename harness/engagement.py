@@ -61,9 +61,12 @@ def judge_cells(
 def summarise_engagement(
     plan: Plan, cells: Mapping[CellSpec, CellEngagement], metrics: Mapping[CellSpec, CellMetrics]
 ) -> tuple[Engagement, ...]:
-    """Return one row for each arm and scenario, arms first."""
+    """Return one row for each arm and scenario that it runs, arms first."""
     return tuple(
-        _summarise_arm(arm, scenario.name, cells, metrics) for arm in plan.arms for scenario in plan.scenarios
+        _summarise_arm(arm, scenario.name, cells, metrics)
+        for arm in plan.arms
+        for scenario in plan.scenarios
+        if any(spec.arm == arm and spec.scenario == scenario.name for spec in cells)
     )
 
 
@@ -137,7 +140,7 @@ def _shows_drafts(turn: TurnRecord) -> bool:
     """
     if turn.drafted_tokens or turn.accepted_tokens:
         return True
-    if turn.emitted_tokens is None or turn.forwards is None:
+    if turn.emitted_tokens is None or turn.forwards is None or turn.finish == "cancelled":
         return False
     return turn.forwards < turn.emitted_tokens - (0 if turn.finish == "stop" else 1)
 

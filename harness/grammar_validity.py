@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.findings import Finding
 from harness.grammar import Checker, build_checker
 from harness.metrics import divide, sum_reported
 from harness.plan import Arm, CellSpec, Plan
@@ -15,6 +16,9 @@ from harness.scenario import Scenario
 from harness.transcript import CellRecord, TurnRecord
 
 AnswerState = Literal["valid", "invalid", "unfinished"]
+
+BREACH = "an answer breaks the grammar that binds it"
+"""The rule of a finding that one answer is proof of."""
 
 # The grammar begins behind the reasoning when the prompt opens one.
 THINK, END_OF_THINK = b"<think>", b"</think>"
@@ -122,14 +126,23 @@ def _check_arm(scenario: Scenario, arm: Arm, check: Checker, records: Sequence[C
     )
 
 
-def describe_breaches(rows: Iterable[ValidityRow]) -> Iterator[str]:
-    """Yield a sentence for each arm that broke a binding grammar: a proven failure."""
+def name_breaches(rows: Iterable[ValidityRow]) -> Iterator[Finding]:
+    """Yield a finding for each arm that broke a binding grammar: proven by itself, without a second arm."""
     for row in rows:
         if row.binds and row.invalid:
             first = row.invalid[0]
-            place = f"{row.arm.label} in {row.scenario}, {first.conversation}, turn {first.turn + 1}"
             judged = row.answers - row.unfinished
-            yield f"{place}: {first.reason} ({len(row.invalid)} of {judged} finished answers are invalid)"
+            yield Finding(
+                verdict_class="grammar",
+                effect="fail",
+                rule=BREACH,
+                contrast="",
+                arms=(row.arm,),
+                scenario=row.scenario,
+                conversation=first.conversation,
+                turn=first.turn,
+                reason=f"{first.reason} ({len(row.invalid)} of {judged} finished answers are invalid)",
+            )
 
 
 def describe_unjudged(rows: Iterable[ValidityRow]) -> Iterator[str]:

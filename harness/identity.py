@@ -8,7 +8,17 @@ from typing import Literal
 
 from harness.transcript import TurnRecord
 
-Field = Literal["tokens", "finish_reason", "token_count", "prompt_tokens", "prefill_tokens", "cached_tokens"]
+Field = Literal[
+    "tokens",
+    "finish_reason",
+    "token_count",
+    "prompt_tokens",
+    "prefill_tokens",
+    "cached_tokens",
+    "forwards",
+    "drafted_tokens",
+    "accepted_tokens",
+]
 
 CONTEXT_BYTES = 40
 NEXT_BYTES = 24
@@ -43,24 +53,42 @@ class TurnComparison:
     not_compared: tuple[Field, ...]
 
 
-def compare_turns(a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool = False) -> TurnComparison:
+def compare_turns(
+    a: TurnRecord,
+    b: TurnRecord,
+    *,
+    prefix_uncertain: bool = False,
+    answers_only: bool = False,
+    counters: bool = False,
+) -> TurnComparison:
     """Compare two turns field by field.
 
     Behind a stop string the engine may have gone on for as many tokens as it took to hear of it, so the
-    token count of such a turn is not compared, nor is the prefix that the next turn finds in the cache.
+    token count of such a turn is not compared, nor is the prefix that the next turn finds in the cache. A
+    cancelled answer may end anywhere: it must be the beginning of the other one, and that is all. The same
+    holds of an answer that ended at its cap where only the answers are compared, since the caps may differ.
 
     Args:
         a: one turn.
         b: the turn that must be the same.
         prefix_uncertain: the turn before was cut at a stop string on at least one side.
+        answers_only: the prompts are not the same ones, so their counts are not compared.
+        counters: both sides must also draft and verify alike: their depth is the same, and the engine's
+            counts depend on nothing but the prompt.
     """
     found: list[Difference] = []
     skipped: list[Field] = []
-    if difference := _compare_tokens(a, b):
+    beginning = _may_end_early(a, b, answers_only=answers_only)
+    if difference := _compare_beginnings(a, b, beginning) if beginning else _compare_tokens(a, b):
         found.append(difference)
-    if a.finish != b.finish:
+    if a.finish != b.finish and not beginning:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
-    for field, left, right in _counts(a, b, prefix_uncertain=prefix_uncertain):
+    counts = _counts(a, b, prefix_uncertain=prefix_uncertain, answers_only=answers_only)
+    if counters and not prefix_uncertain and "stop-string" not in (a.finish, b.finish) and not beginning:
+        counts += _draft_counts(a, b)
+    if a.finish == b.finish == "refused":
+        counts = []
+    for field, left, right in counts:
         if left is None or right is None:
             skipped.append(field)
         elif left != right:
@@ -83,11 +111,14 @@ def show_bytes(data: bytes) -> str:
 
 
 def _counts(
-    a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool
+    a: TurnRecord, b: TurnRecord, *, prefix_uncertain: bool, answers_only: bool
 ) -> list[tuple[Field, int | None, int | None]]:
     fields: list[tuple[Field, int | None, int | None]] = []
-    if "stop-string" not in (a.finish, b.finish):
+    counted = not {"stop-string", "cancelled"} & {a.finish, b.finish}
+    if counted and (a.text == b.text or not answers_only):
         fields.append(("token_count", a.emitted_tokens, b.emitted_tokens))
+    if answers_only:
+        return fields
     fields.append(("prompt_tokens", a.prompt_tokens, b.prompt_tokens))
     if not prefix_uncertain:
         fields.append(("prefill_tokens", a.prefill_tokens, b.prefill_tokens))
@@ -95,13 +126,35 @@ def _counts(
     return fields
 
 
+def _draft_counts(a: TurnRecord, b: TurnRecord) -> list[tuple[Field, int | None, int | None]]:
+    return [
+        ("forwards", a.forwards, b.forwards),
+        ("drafted_tokens", a.drafted_tokens, b.drafted_tokens),
+        ("accepted_tokens", a.accepted_tokens, b.accepted_tokens),
+    ]
+
+
 def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:
     ends_a, ends_b = _visible_ends(a), _visible_ends(b)
     if a.text != b.text:
-        return _describe_text(a.text, b.text, _first_token_index(a, b, ends_a, ends_b))
+        return _describe_text(a.text, b.text, first_token_index(a, b, ends_a, ends_b))
     if ends_a is None or ends_b is None or ends_a == ends_b:
         return None
     return _describe_boundary(a.text, ends_a, ends_b)
+
+
+def _may_end_early(a: TurnRecord, b: TurnRecord, *, answers_only: bool) -> tuple[TurnRecord, ...]:
+    """Return the sides that need only be the beginning of the other: cancelled, or at a cap of their own."""
+    if "refused" in (a.finish, b.finish):
+        return ()
+    early = ("cancelled", "length") if answers_only else ("cancelled",)
+    return tuple(turn for turn in (a, b) if turn.finish in early)
+
+
+def _compare_beginnings(a: TurnRecord, b: TurnRecord, early: Sequence[TurnRecord]) -> Difference | None:
+    if _common_prefix(a.text, b.text) == min(len(turn.text) for turn in early):
+        return None
+    return _describe_text(a.text, b.text, first_token_index(a, b, _visible_ends(a), _visible_ends(b)))
 
 
 def _visible_ends(turn: TurnRecord) -> tuple[int, ...] | None:
@@ -118,7 +171,7 @@ def _visible_ends(turn: TurnRecord) -> tuple[int, ...] | None:
     return ends[:whole]
 
 
-def _first_token_index(
+def first_token_index(
     a: TurnRecord, b: TurnRecord, ends_a: Sequence[int] | None, ends_b: Sequence[int] | None
 ) -> int | None:
     """Return the index of the first token that differs, from both sides' boundaries or from one side's."""

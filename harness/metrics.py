@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 
 from harness.metric_words import MIN_TOKENS_FOR_RATE
 from harness.plan import CellSpec
-from harness.transcript import CellRecord, Delivery, TurnRecord
+from harness.transcript import CellRecord, Delivery, Finish, TurnRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,7 @@ class TurnMetrics:
 
     conversation: str
     turn: int
+    finish: Finish
     emitted_tokens: int | None
     prompt_tokens: int | None
     cached_tokens: int | None
@@ -94,7 +95,10 @@ def derive_metrics(
 
 
 def sum_turns(turns: Sequence[TurnMetrics]) -> Totals:
-    """Sum the counts of ``turns``."""
+    """Sum the counts of ``turns``, without those of which an engine need not report any: cancelled, refused,
+    and empty ones, which ran no decode forward.
+    """
+    turns = [turn for turn in turns if turn.finish not in ("cancelled", "refused") and not _is_bare(turn)]
     emitted = sum_reported(turn.emitted_tokens for turn in turns)
     forwards = sum_reported(turn.forwards for turn in turns)
     drafted = sum_reported(turn.drafted_tokens for turn in turns)
@@ -108,6 +112,10 @@ def sum_turns(turns: Sequence[TurnMetrics]) -> Totals:
         acceptance_rate=divide(accepted, drafted),
         tokens_per_forward=divide(emitted, forwards),
     )
+
+
+def _is_bare(turn: TurnMetrics) -> bool:
+    return turn.emitted_tokens == 0 and turn.forwards is None
 
 
 def sum_reported(values: Iterable[int | None]) -> int | None:
@@ -142,6 +150,7 @@ def _derive_turn(turn: TurnRecord, depth: int, token_lengths: Sequence[int] | No
     return TurnMetrics(
         conversation=turn.conversation,
         turn=turn.turn,
+        finish=turn.finish,
         emitted_tokens=turn.emitted_tokens,
         prompt_tokens=turn.prompt_tokens,
         cached_tokens=_first_known(turn.cached_tokens, _subtract(turn.prompt_tokens, turn.prefill_tokens)),

@@ -6,10 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.expectations import expect_answer
 from harness.plan import CellSpec, Contrast, Plan
+from harness.relations import Relation, list_relations
 from harness.transcript import CellRecord, TurnRecord
 
-MissingReason = Literal["not measured", "failed", "turns missing"]
+# "other tokens": the engine reads joined answers as other tokens than it gave, so it need not go on alike.
+MissingReason = Literal["not measured", "failed", "turns missing", "other tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +20,8 @@ class TurnPair:
     """Two turns that must be the same.
 
     ``prefix_uncertain`` is true when the turn before was cut at a stop string on a side: what the engine
-    then holds in its cache depends on when it heard of the stop.
+    then holds in its cache depends on when it heard of the stop. ``answers_only`` is true where the prompts
+    of the two differ, so that only what was answered must be the same.
     """
 
     cell_a: CellSpec
@@ -25,6 +29,7 @@ class TurnPair:
     a: TurnRecord
     b: TurnRecord
     prefix_uncertain: bool
+    answers_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,31 +80,46 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
     pairs: list[TurnPair] = []
     missing: list[MissingPairs] = []
     for cell_a, cell_b in _cell_pairs(plan, contrast):
-        turns = plan.scenario(cell_a.scenario).turn_count
+        scenario = plan.scenario(cell_a.scenario)
+        relations = list_relations(scenario) if contrast.kind == "within" else ()
+        expected = len(relations) if contrast.kind == "within" else scenario.turn_count
+        if not expected:
+            continue
         blocked = [
-            (cell, reason) for cell in (cell_a, cell_b) if (reason := _blocked(latest.get(cell), turns))
+            (cell, reason)
+            for cell in (cell_a, cell_b)
+            if (reason := _blocked(latest.get(cell), scenario.turn_count))
         ]
         if blocked:
             cell, reason = blocked[0]
-            missing.append(MissingPairs(contrast=contrast.name, cell=cell, reason=reason, pairs=turns))
+            missing.append(MissingPairs(contrast=contrast.name, cell=cell, reason=reason, pairs=expected))
+        elif contrast.kind == "within":
+            related = _pair_related(latest[cell_a], relations)
+            pairs += related
+            if lost := expected - len(related):
+                missing.append(
+                    MissingPairs(contrast=contrast.name, cell=cell_a, reason="other tokens", pairs=lost)
+                )
         else:
             pairs += _pair_turns(latest[cell_a], latest[cell_b])
     return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
 
 
 def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, CellSpec]]:
+    slots = {contrast.a.slots, contrast.b.slots} - {1}
     for scenario in plan.scenarios:
+        if slots and scenario.slots not in slots:
+            continue
         for repetition in range(plan.repetitions):
-            if contrast.kind == "self":
-                if repetition:
-                    yield (
-                        CellSpec(arm=contrast.a, scenario=scenario.name, repetition=0),
-                        CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
-                    )
-            else:
+            if contrast.kind != "self":
                 yield (
                     CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
                     CellSpec(arm=contrast.b, scenario=scenario.name, repetition=repetition),
+                )
+            elif repetition:
+                yield (
+                    CellSpec(arm=contrast.a, scenario=scenario.name, repetition=0),
+                    CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
                 )
 
 
@@ -114,5 +134,31 @@ def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
 def _pair_turns(a: CellRecord, b: CellRecord) -> Iterator[TurnPair]:
     uncertain = False
     for left, right in zip(a.turns, b.turns, strict=True):
-        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain)
-        uncertain = "stop-string" in (left.finish, right.finish)
+        # What ran before in a context is not the same with another number of contexts.
+        moved = a.spec.arm.slots != b.spec.arm.slots
+        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain or moved)
+        finishes = (left.finish, right.finish)
+        # A cancel is another command on each path, and what it leaves in the cache may be another thing.
+        crossed = a.spec.arm.path != b.spec.arm.path
+        uncertain = "stop-string" in finishes or (crossed and "cancelled" in finishes)
+
+
+def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[TurnPair]:
+    """Pair each turn with what the scenario says of its answer, where that can be said of this cell."""
+    turns = {(turn.conversation, turn.turn): turn for turn in record.turns}
+    pairs = []
+    for relation in relations:
+        expected = expect_answer(relation, turns)
+        if expected is not None:
+            turn = turns[relation.conversation, relation.turn]
+            pairs.append(
+                TurnPair(
+                    cell_a=record.spec,
+                    cell_b=record.spec,
+                    a=turn,
+                    b=expected,
+                    prefix_uncertain=True,
+                    answers_only=True,
+                )
+            )
+    return pairs

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engine_bindings.binding import PATHS, EnginePath
+from engine_bindings.binding import PATHS, Capabilities, EnginePath, Pin
 from engine_bindings.errors import UsageError
 from harness.record_json import to_dict
+from harness.relations import list_relations
 from harness.scenario import Scenario
+from harness.sweeps import expand_scenario
 
-ContrastKind = Literal["self", "path", "speculation"]
+ContrastKind = Literal["self", "path", "speculation", "within", "slots"]
+ProbeKind = Literal["cold", "replay", "again", "depth", "score"]
+NearTiePolicy = Literal["explain", "fail"]
 
 MIN_DEPTH = 1
 # Past 8 a verify forward is as wide as a prefill chunk in some engines, and no head drafts that far usefully.
@@ -17,38 +21,69 @@ MAX_DEPTH = 8
 DEFAULT_DEPTH = 3
 # Two, because one run of an arm cannot show that the arm equals itself.
 DEFAULT_REPETITIONS = 2
+# What rounding alone may move between two logits of a float32 engine. Another order of the same additions
+# moves them by 1e-5 to 1e-4; five times the larger one leaves room for deep models and stays under the 1e-3
+# that another kernel family was seen to move. Engines that round activations to 8 bits move them by 1e-2 and
+# more: whoever runs one and accepts that says so with --tie-gap.
+DEFAULT_TIE_GAP = 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to get an answer: a path and a draft depth, 0 for speculation off."""
+    """One way to get an answer: a path and a draft depth, 0 for speculation off.
+
+    ``slots`` is how many requests the engine answers at once, each in a context of its own.
+    """
 
     path: EnginePath
     depth: int
+    slots: int = 1
 
     @property
     def label(self) -> str:
-        """Short name, for example ``chat/3``."""
-        return f"{self.path}/{self.depth}"
+        """Short name, for example ``chat/3``, or ``serve/0x2`` with two slots."""
+        return f"{self.path}/{self.depth}" + (f"x{self.slots}" if self.slots > 1 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeMark:
+    """What makes a cell a probe: it answers one turn again, because a difference was seen there.
+
+    ``offset_bytes`` is where the answer is cut for a ``score`` probe.
+    """
+
+    kind: ProbeKind
+    conversation: str
+    turn: int
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSpec:
-    """One arm on one scenario, one repetition: one start of an engine."""
+    """One arm on one scenario, one repetition: one start of an engine. ``probe`` is set for a probe only."""
 
     arm: Arm
     scenario: str
     repetition: int
+    probe: ProbeMark | None = None
 
     @property
     def key(self) -> str:
-        """Name of the cell, for example ``chat/3 quick 1``."""
-        return f"{self.arm.label} {self.scenario} {self.repetition}"
+        """Name of the cell, for example ``chat/3 quick 1`` or ``chat/3 quick 0 cold copy.1``."""
+        key = f"{self.arm.label} {self.scenario} {self.repetition}"
+        if self.probe is None:
+            return key
+        return f"{key} {self.probe.kind} {self.probe.conversation}.{self.probe.turn + 1}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """Two arms and the relation that must hold between them; for ``self`` both are the same arm."""
+    """Two arms and the relation that must hold between them.
+
+    For ``self`` both are the same arm, run again. For ``within`` both are the same arm, and what is held
+    against each other are turns of one cell, as the scenario declares. For ``slots`` the second arm answers
+    several requests at once.
+    """
 
     name: str
     kind: ContrastKind
@@ -96,7 +131,17 @@ def choose_timeouts(weights_bytes: int) -> Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A whole run before it starts. ``cells`` stand in the order in which they are to be run."""
+    """A whole run before it starts.
+
+    Attributes:
+        cells: in the order in which they are to be run.
+        near_tie: whether a proven near-tie between two depths is explained, or fails like any difference.
+        tie_gap: the largest gap between two logits that counts as a near-tie.
+        counters_repeat, margin_pin, max_depth: what the engine can show, as its binding says.
+        context_tokens: size of the context, None when it is not known.
+        budget_tokens: tokens that the run, probes included, may decode at most.
+        left_out: what was cut from the plan to keep to the budget, in plain sentences.
+    """
 
     engine: str
     depth: int
@@ -106,11 +151,20 @@ class Plan:
     scenarios: tuple[Scenario, ...]
     cells: tuple[CellSpec, ...]
     timeouts: Timeouts
+    near_tie: NearTiePolicy = "explain"
+    tie_gap: float = DEFAULT_TIE_GAP
+    counters_repeat: bool = False
+    margin_pin: Pin | None = None
+    max_depth: int = MAX_DEPTH
+    context_tokens: int | None = None
+    budget_tokens: int | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def worst_case_tokens(self) -> int:
-        """Tokens decoded at most: the sum of the caps over all cells."""
-        return len(self.arms) * self.repetitions * sum(s.worst_case_tokens for s in self.scenarios)
+        """Tokens decoded at most by the planned cells: the sum of their caps. Probes come on top."""
+        caps = {scenario.name: scenario.worst_case_tokens for scenario in self.scenarios}
+        return sum(caps[spec.scenario] for spec in self.cells)
 
     def scenario(self, name: str) -> Scenario:
         """Return the scenario called ``name``; KeyError when the plan has none."""
@@ -118,6 +172,17 @@ class Plan:
             if scenario.name == name:
                 return scenario
         raise KeyError(name)
+
+    def compares_counters(self, contrast: Contrast, scenario: str) -> bool:
+        """Say whether both sides must draft and verify alike in a scenario.
+
+        Between the paths they need not where a grammar only drafts: each drafts forced spans of another
+        length, chat mode by an engine setting and serve mode by the draft depth.
+        """
+        grammar = self.scenario(scenario).grammar
+        if contrast.kind == "path" and grammar is not None and not grammar.binds:
+            return False
+        return self.counters_repeat and contrast.a.depth == contrast.b.depth
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data, for JSON."""
@@ -131,23 +196,40 @@ def build_plan(
     depth: int = DEFAULT_DEPTH,
     repetitions: int = DEFAULT_REPETITIONS,
     timeouts: Timeouts | None = None,
+    near_tie: NearTiePolicy = "explain",
+    tie_gap: float = DEFAULT_TIE_GAP,
+    capabilities: Capabilities | None = None,
+    context_tokens: int | None = None,
 ) -> Plan:
     """Build the plan that decides whether serve mode equals chat mode with speculation off and at ``depth``.
+
+    Without ``capabilities`` the engine is taken to show neither margins nor counters that repeat.
 
     Raises:
         UsageError: no scenario, a scenario named twice, or a depth or number of repetitions out of range.
     """
     _check_request(scenarios, depth, repetitions)
-    arms = tuple(Arm(path=path, depth=d) for path in PATHS for d in (0, depth))
+    scenarios = tuple(expand_scenario(scenario, depth) for scenario in scenarios)
+    slots = sorted({scenario.slots for scenario in scenarios} - {1})
+    arms = (
+        *(Arm(path=path, depth=d) for path in PATHS for d in (0, depth)),
+        *(Arm(path="serve", depth=0, slots=number) for number in slots),
+    )
     return Plan(
         engine=engine,
         depth=depth,
         repetitions=repetitions,
         arms=arms,
-        contrasts=_build_contrasts(arms),
-        scenarios=tuple(scenarios),
+        contrasts=_build_contrasts(arms, scenarios),
+        scenarios=scenarios,
         cells=_order_cells(arms, scenarios, repetitions),
         timeouts=timeouts or Timeouts(),
+        near_tie=near_tie,
+        tie_gap=tie_gap,
+        counters_repeat=capabilities is not None and capabilities.counters_repeat,
+        margin_pin=capabilities.margin_pin if capabilities else None,
+        context_tokens=context_tokens or (capabilities.context_tokens if capabilities else None),
+        max_depth=min(MAX_DEPTH, capabilities.max_depth) if capabilities else MAX_DEPTH,
     )
 
 
@@ -167,14 +249,17 @@ def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) 
         )
 
 
-def _build_contrasts(arms: tuple[Arm, ...]) -> tuple[Contrast, ...]:
-    chat_off, chat_on, serve_off, serve_on = arms
+def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
+    chat_off, chat_on, serve_off, serve_on, *slotted = arms
+    related = arms[:4] if any(map(list_relations, scenarios)) else ()
     return (
         *(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms),
         Contrast(name="path off", kind="path", a=chat_off, b=serve_off),
         Contrast(name="path on", kind="path", a=chat_on, b=serve_on),
         Contrast(name="speculation chat", kind="speculation", a=chat_off, b=chat_on),
         Contrast(name="speculation serve", kind="speculation", a=serve_off, b=serve_on),
+        *(Contrast(name=f"within {arm.label}", kind="within", a=arm, b=arm) for arm in related),
+        *(Contrast(name=f"slots {arm.slots}", kind="slots", a=serve_off, b=arm) for arm in slotted),
     )
 
 
@@ -189,7 +274,8 @@ def _order_cells(
     cells = []
     for repetition in range(repetitions):
         for index, scenario in enumerate(scenarios):
-            order = _arm_order(arms, repetition * len(scenarios) + index)
+            own = tuple(arm for arm in arms if arm.slots in (1, scenario.slots))
+            order = _arm_order(own, repetition * len(scenarios) + index)
             cells += [CellSpec(arm=arm, scenario=scenario.name, repetition=repetition) for arm in order]
     return tuple(cells)
 

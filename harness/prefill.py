@@ -11,6 +11,10 @@ from harness.plan import Arm, CellSpec, Plan
 from harness.scenario import Turn
 from harness.transcript import CellRecord, TurnRecord
 
+# A prompt that goes on behind another tokenises like it up to the seam, where a word may be joined with the
+# next one. Words are a few tokens long.
+SEAM_TOKENS = 8
+
 PrefillState = Literal["as expected", "not as derived", "wrong", "no expectation", "not reported"]
 
 
@@ -23,10 +27,12 @@ class PrefillRow:
         repetitions: those in which the arm did just this.
         prompt_tokens, cached_tokens, prefill_tokens: measured.
         expected_cached_tokens: declared by the scenario if the prompt has the declared length, else derived.
+        least_cached_tokens: what must be in the cache if the prompt goes on behind the last prompt, whatever
+            became of the answer: the last prompt but for a few tokens at the seam.
         declared: true when the expectation is the scenario's.
-        state: ``wrong`` is a proven fault: same tokenizer, same prompt, another prefix. ``not as derived``
-            is a
-            remark: the answer may tokenise differently when it comes back as part of the prompt.
+        state: ``wrong`` is a proven fault: same tokenizer, same prompt, another prefix; or less than the
+            last prompt. ``not as derived`` is a remark: the answer may tokenise differently when it comes
+            back as part of the prompt.
     """
 
     arm: Arm
@@ -38,6 +44,7 @@ class PrefillRow:
     cached_tokens: int | None
     prefill_tokens: int | None
     expected_cached_tokens: int | None
+    least_cached_tokens: int | None
     declared: bool
     state: PrefillState
 
@@ -83,8 +90,17 @@ def _cell_rows(plan: Plan, spec: CellSpec, record: CellRecord, metrics: CellMetr
     before: TurnRecord | None = None
     for turn, figures in zip(record.turns, metrics.turns, strict=True):
         declared = turns[turn.conversation][turn.turn]
-        yield _build_row(spec, declared, figures, _derive_expected(before, turn))
+        yield _build_row(spec, declared, figures, _derive_expected(before, turn), _derive_least(before, turn))
         before = turn
+
+
+def _derive_least(before: TurnRecord | None, turn: TurnRecord) -> int | None:
+    """Return the tokens that the cache must hold in any case, if the prompt goes on behind the last one."""
+    if before is None or before.conversation != turn.conversation or before.prompt_tokens is None:
+        return None
+    if turn.prompt_tokens is None or not turn.prompt.startswith(before.prompt):
+        return None
+    return max(0, before.prompt_tokens - SEAM_TOKENS)
 
 
 def _derive_expected(before: TurnRecord | None, turn: TurnRecord) -> int | None:
@@ -104,7 +120,9 @@ def _derive_expected(before: TurnRecord | None, turn: TurnRecord) -> int | None:
     return before.prompt_tokens + before.emitted_tokens
 
 
-def _build_row(spec: CellSpec, turn: Turn, figures: TurnMetrics, derived: int | None) -> PrefillRow:
+def _build_row(
+    spec: CellSpec, turn: Turn, figures: TurnMetrics, derived: int | None, least: int | None
+) -> PrefillRow:
     comparable = turn.expect_prompt_tokens is not None and figures.prompt_tokens == turn.expect_prompt_tokens
     declared = turn.expect_cached_tokens if comparable else None
     expected = declared if declared is not None else derived
@@ -118,14 +136,19 @@ def _build_row(spec: CellSpec, turn: Turn, figures: TurnMetrics, derived: int | 
         cached_tokens=figures.cached_tokens,
         prefill_tokens=figures.prefill_tokens,
         expected_cached_tokens=expected,
+        least_cached_tokens=least,
         declared=declared is not None,
-        state=_judge_row(figures.cached_tokens, expected, declared=declared is not None),
+        state=_judge_row(figures.cached_tokens, expected, least, declared=declared is not None),
     )
 
 
-def _judge_row(cached: int | None, expected: int | None, *, declared: bool) -> PrefillState:
+def _judge_row(
+    cached: int | None, expected: int | None, least: int | None, *, declared: bool
+) -> PrefillState:
     if cached is None:
         return "not reported"
+    if least is not None and cached < least:
+        return "wrong"
     if expected is None:
         return "no expectation"
     if cached == expected:

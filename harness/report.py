@@ -153,7 +153,8 @@ def _list_pins(plan: Plan, records: Sequence[CellRecord]) -> tuple[PinRow, ...]:
     """Return the settings by name, each value with the arms that had it."""
     arms: dict[Pin, set[Arm]] = {}
     for record in select_latest(records).values():
-        for pin in record.pins:
+        # A probe has a setting more, which is no setting of the arm.
+        for pin in record.pins if record.spec.probe is None else ():
             arms.setdefault(pin, set()).add(record.spec.arm)
     return tuple(
         PinRow(

@@ -83,7 +83,11 @@ class RunDirectory:
 
     def stderr_name(self, spec: CellSpec) -> str:
         """Return that file's path inside the run directory."""
-        return f"stderr/{spec.arm.path}-{spec.arm.depth}.{spec.scenario}.{spec.repetition}.txt"
+        name = f"{spec.arm.label.replace('/', '-')}.{spec.scenario}.{spec.repetition}"
+        if spec.probe is not None:
+            mark = spec.probe
+            name += f".{mark.kind}.{mark.conversation}.{mark.turn}.{mark.offset_bytes}"
+        return f"stderr/{name}.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +110,7 @@ def read_run(path: Path) -> RunContents:
     plan = from_json(Plan, _read_file(path, PLAN), place=str(path / PLAN))
     environment = from_json(Environment, _read_file(path, ENVIRONMENT), place=str(path / ENVIRONMENT))
     records, notes = _read_cells(path)
-    missing = len(plan.cells) - len(records)
+    missing = len(set(plan.cells) - {record.spec for record in records})
     if missing > 0:
         notes += (f"{missing} of {len(plan.cells)} cells were not run",)
     return RunContents(path=path, plan=plan, environment=environment, records=records, notes=notes)

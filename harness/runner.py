@@ -1,14 +1,15 @@
 """Runs a plan: one engine process a cell, one record a cell. The only stage that touches engines."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO, Protocol
 
-from engine_bindings.binding import Launch
+from engine_bindings.binding import Launch, Pin
 from engine_bindings.errors import ColiAbError, EngineError
 from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.plan import Arm, CellSpec, Plan
+from harness.probes import Probe
 from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_prompt
 from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure, TurnRecord
 
@@ -23,11 +24,17 @@ INTERRUPTED = Failure(code=INTERRUPTED_CODE, message="interrupted before its las
 class Launcher(Protocol):
     """Starts engines; see :class:`harness.drivers.launcher.EngineLauncher`."""
 
-    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
-        """Return how the engine of an arm is started."""
+    def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
+        """Return how the engine of an arm is started; ``extra`` are the settings of a probe."""
 
     def open(
-        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+        self,
+        arm: Arm,
+        scenario: Scenario,
+        extra: Iterable[Pin] = (),
+        *,
+        stderr_file: BinaryIO,
+        on_output: Callable[[int], None],
     ) -> AbstractContextManager[EngineSession]:
         """Start it; leaving the block ends what still runs of it."""
 
@@ -66,6 +73,8 @@ class _Cell:
     """What is known of a cell while it runs."""
 
     spec: CellSpec
+    scenario: Scenario
+    extra: tuple[Pin, ...] = ()
     started_at: str
     start: EngineStart | None = None
     ready_ns: int | None = None
@@ -108,48 +117,69 @@ class Runner:
         unready: set[Arm] = set()
         any_ready = False
         for spec in self._plan.cells:
+            cell = self._new_cell(spec, self._plan.scenario(spec.scenario))
             if not any_ready and unready == set(self._plan.arms):
-                yield self._keep(
-                    self._build_record(_Cell(spec=spec, started_at=self._wall_clock(), failure=NOT_RUN))
-                )
+                cell.failure = NOT_RUN
+                yield self._keep(self._build_record(cell))
                 continue
-            record = self._keep(self._run_cell(spec))
+            record = self._run_kept(cell)
             yield record
-            if record.failure == INTERRUPTED:
-                raise KeyboardInterrupt
             any_ready |= record.ready_ns is not None
             if record.ready_ns is None:
                 unready.add(spec.arm)
+
+    def run_probes(self, probes: Iterable[Probe]) -> Iterator[CellRecord]:
+        """Yield the record of each probe once it is on disk.
+
+        Raises:
+            KeyboardInterrupt: after the interrupted probe has been recorded.
+        """
+        for probe in probes:
+            yield self._run_kept(self._new_cell(probe.spec, probe.scenario, probe.settings))
+
+    def _new_cell(self, spec: CellSpec, scenario: Scenario, extra: tuple[Pin, ...] = ()) -> _Cell:
+        return _Cell(spec=spec, scenario=scenario, extra=extra, started_at=self._wall_clock())
+
+    def _run_kept(self, cell: _Cell) -> CellRecord:
+        record = self._keep(self._run_cell(cell))
+        if record.failure == INTERRUPTED:
+            raise KeyboardInterrupt
+        return record
 
     def _keep(self, record: CellRecord) -> CellRecord:
         self._sink.append_cell(record)
         self._observer.cell_ended(record)
         return record
 
-    def _run_cell(self, spec: CellSpec) -> CellRecord:
-        scenario = self._plan.scenario(spec.scenario)
-        cell = _Cell(spec=spec, started_at=self._wall_clock())
+    def _run_cell(self, cell: _Cell) -> CellRecord:
+        spec = cell.spec
         self._observer.cell_started(spec)
         try:
             with self._sink.open_stderr(spec) as stderr_file:
                 opened = self._launcher.open(
-                    spec.arm, scenario, stderr_file=stderr_file, on_output=self._observer.output_arrived
+                    spec.arm,
+                    cell.scenario,
+                    cell.extra,
+                    stderr_file=stderr_file,
+                    on_output=self._observer.output_arrived,
                 )
                 with opened as session:
-                    self._measure(cell, scenario, session)
+                    self._measure(cell, session)
         except EngineError as error:
             cell.failure = _failure(error)
         except KeyboardInterrupt:
             cell.failure = INTERRUPTED
         return self._build_record(cell)
 
-    def _measure(self, cell: _Cell, scenario: Scenario, session: EngineSession) -> None:
+    def _measure(self, cell: _Cell, session: EngineSession) -> None:
         """Run all turns. An engine's error becomes the cell's failure; the turns so far stay."""
         try:
             cell.start = session.start()
             cell.ready_ns = session.now_ns()
-            for conversation in scenario.conversations:
-                self._run_conversation(cell, scenario, conversation, session)
+            slots = cell.spec.arm.slots
+            for start in range(0, len(cell.scenario.conversations), slots):
+                together = cell.scenario.conversations[start : start + slots]
+                self._run_conversations(cell, together, session)
             session.end()
         except EngineError as error:
             cell.exit_code = session.kill()
@@ -159,30 +189,36 @@ class Runner:
         finally:
             cell.ended_ns = session.now_ns()
 
-    def _run_conversation(
-        self, cell: _Cell, scenario: Scenario, conversation: Conversation, session: EngineSession
+    def _run_conversations(
+        self, cell: _Cell, conversations: Sequence[Conversation], session: EngineSession
     ) -> None:
+        """Run conversations side by side, one turn of each at a time; one alone where the arm has one slot.
+
+        The records stand in the order of the conversations, whatever ended first.
+        """
+        scenario = cell.scenario
         session.begin_conversation()
-        answers: list[bytes] = []
-        for index, turn in enumerate(conversation.turns):
-            typed = scenario.entry == "line" and cell.spec.arm.path == "chat"
-            request = TurnRequest(
-                conversation=conversation.id,
-                turn=index,
-                prompt=build_turn_prompt(conversation, answers, index),
-                line=build_turn_line(conversation, index) if typed else None,
-                max_tokens=turn.max_tokens,
-                temperature=scenario.temperature,
-                top_p=scenario.top_p,
-                stop=turn.stop,
+        records: list[list[TurnRecord]] = [[] for _ in conversations]
+        first = len(cell.turns)
+        for index in range(max(len(conversation.turns) for conversation in conversations)):
+            asked = [i for i, conversation in enumerate(conversations) if index < len(conversation.turns)]
+            requests = [
+                replace(
+                    _build_request(cell.spec.arm, scenario, conversations[i], [r.text for r in records[i]]),
+                    slot=i,
+                )
+                for i in asked
+            ]
+            answered = (
+                session.run_together(requests) if len(requests) > 1 else (session.run_turn(requests[0]),)
             )
-            record = session.run_turn(request)
-            cell.turns.append(record)
-            answers.append(record.text)
-            self._observer.turn_ended(record, turn.max_tokens)
+            for i, record in zip(asked, answered, strict=True):
+                records[i].append(record)
+                self._observer.turn_ended(record, conversations[i].turns[index].max_tokens)
+            cell.turns[first:] = [record for own in records for record in own]
 
     def _build_record(self, cell: _Cell) -> CellRecord:
-        launch = self._launcher.launch(cell.spec.arm, self._plan.scenario(cell.spec.scenario))
+        launch = self._launcher.launch(cell.spec.arm, cell.scenario, cell.extra)
         start = cell.start
         return CellRecord(
             spec=cell.spec,
@@ -199,6 +235,27 @@ class Runner:
             exit_code=cell.exit_code,
             engine_stderr_file=self._sink.stderr_name(cell.spec),
         )
+
+
+def _build_request(
+    arm: Arm, scenario: Scenario, conversation: Conversation, answers: Sequence[bytes]
+) -> TurnRequest:
+    """Build the request for the turn behind the ones that have been answered."""
+    index = len(answers)
+    turn = conversation.turns[index]
+    typed = scenario.entry == "line" and arm.path == "chat"
+    return TurnRequest(
+        conversation=conversation.id,
+        turn=index,
+        prompt=build_turn_prompt(conversation, answers, index),
+        line=build_turn_line(conversation, index) if typed else None,
+        max_tokens=turn.max_tokens,
+        temperature=scenario.temperature,
+        top_p=scenario.top_p,
+        stop=turn.stop,
+        cancel_after_tokens=turn.cancel_after_tokens,
+        may_refuse=turn.refusal != "never",
+    )
 
 
 def _failure(error: ColiAbError, stderr_tail: Sequence[str] = ()) -> Failure:

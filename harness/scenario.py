@@ -15,8 +15,22 @@ from harness.scenario_lines import locate_keys
 
 TurnKind = Literal["user", "tool", "prompt", "append"]
 Entry = Literal["prompt", "line"]
+Refusal = Literal["never", "possible", "expected"]
+SweepKind = Literal["cap", "stop", "repeat", "draw"]
 
 _ROLES: dict[TurnKind, Role] = {"user": "user", "tool": "observation"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Values that one turn is run with, each in a conversation of its own; see :mod:`harness.sweeps`.
+
+    ``values`` are stop strings, numbers of repeats, how many draws, or the name of a set of caps, which
+    depends on the depth.
+    """
+
+    kind: SweepKind
+    values: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +46,12 @@ class Turn:
         expect: facts, searched for in the answer byte by byte.
         expect_prompt_tokens: prompt length with the tokenizer that the scenario was written for.
         expect_cached_tokens: prompt tokens that a correct prefix reuse takes from the cache.
+        after: number of the turn that this one builds on, from 1; 0 for none, None for the turn before it.
+        same_as: numbers of earlier turns whose answers, joined, must equal this one as far as the caps let
+            both go.
+        cancel_after_tokens: the turn is cancelled once so many tokens of its answer have arrived.
+        refusal: whether the engine may or must refuse the prompt; else a refusal fails the cell.
+        sweep: what the turn is run with, one conversation for each; None once the sweep is expanded.
     """
 
     kind: TurnKind
@@ -41,6 +61,16 @@ class Turn:
     expect: tuple[str, ...] = ()
     expect_prompt_tokens: int | None = None
     expect_cached_tokens: int | None = None
+    after: int | None = None
+    same_as: tuple[int, ...] = ()
+    cancel_after_tokens: int | None = None
+    refusal: Refusal = "never"
+    sweep: Sweep | None = None
+
+    @property
+    def answer_is_sure(self) -> bool:
+        """False where the answer depends on when a cancel is heard, or may not be given at all."""
+        return self.cancel_after_tokens is None and self.refusal == "never"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +90,8 @@ class Scenario:
     ``entry`` says how chat arms get their turns: ``prompt`` sends the exact prompt, ``line`` types the user's
     text and leaves the template to the engine. Serve arms always get the rendered prompt.
     ``grammar`` is one for all answers, or None.
+    ``context_tokens`` is the size of the context that the scenario needs, None for any. With ``slots`` above
+    1 an arm more runs so many of the conversations at once.
     """
 
     name: str
@@ -70,6 +102,8 @@ class Scenario:
     top_p: float
     conversations: tuple[Conversation, ...]
     grammar: Grammar | None = None
+    context_tokens: int | None = None
+    slots: int = 1
 
     @property
     def cap_tokens(self) -> int:
@@ -123,12 +157,16 @@ def _build_scenario(file: ScenarioFile) -> Scenario:
         top_p=file.defaults.top_p,
         conversations=conversations,
         grammar=file.grammar(),
+        context_tokens=file.context_tokens,
+        slots=file.slots,
     )
 
 
 def _build_turn(turn: TurnFile, default_max_tokens: int | None) -> Turn:
     kind, text = turn.content()
     max_tokens = turn.max_tokens if turn.max_tokens is not None else default_max_tokens
+    if turn.caps is not None:
+        max_tokens = 1  # until the sweep is expanded
     assert max_tokens is not None, "the checks refuse a turn without a cap"  # noqa: S101
     return Turn(
         kind=kind,
@@ -138,7 +176,22 @@ def _build_turn(turn: TurnFile, default_max_tokens: int | None) -> Turn:
         expect=tuple(turn.expect),
         expect_prompt_tokens=turn.expect_prompt_tokens,
         expect_cached_tokens=turn.expect_cached_tokens,
+        after=turn.after,
+        same_as=tuple(turn.same_as),
+        cancel_after_tokens=turn.cancel_after_tokens,
+        refusal="expected" if turn.expect_refusal else "possible" if turn.may_refuse else "never",
+        sweep=_build_sweep(turn),
     )
+
+
+def _build_sweep(turn: TurnFile) -> Sweep | None:
+    if turn.caps is not None:
+        return Sweep(kind="cap", values=(turn.caps,))
+    if turn.stops:
+        return Sweep(kind="stop", values=tuple(turn.stops))
+    if turn.draws is not None:
+        return Sweep(kind="draw", values=(turn.draws,))
+    return Sweep(kind="repeat", values=tuple(turn.repeats)) if turn.repeats else None
 
 
 def build_turn_prompt(conversation: Conversation, answers: Sequence[str | bytes], turn_index: int) -> bytes:
@@ -153,14 +206,24 @@ def build_turn_prompt(conversation: Conversation, answers: Sequence[str | bytes]
         raise ValueError(
             f"turn {turn_index} of {conversation.id} needs {turn_index} answers, got {len(answers)}"
         )
-    turns = conversation.turns[: turn_index + 1]
+    turns = conversation.turns
     given = tuple(_to_bytes(answer) for answer in answers)
-    if turns[-1].kind == "prompt":
-        return turns[-1].text.encode("utf-8")
-    if turns[-1].kind == "append":
-        before = build_turn_prompt(conversation, given[:-1], turn_index - 1)
-        return before + given[-1] + turns[-1].text.encode("utf-8")
-    return _render_turns(conversation.system, turns, given)
+    chain = list_chain(turns, turn_index)
+    if turns[chain[0]].kind == "prompt":
+        return _join_raw(turns, given, chain)
+    return _render_turns(conversation.system, turns, given, chain)
+
+
+def list_chain(turns: Sequence[Turn], turn_index: int) -> list[int]:
+    """Return the indexes of the turns that a turn's prompt holds, oldest first, the turn itself last."""
+    chain = [turn_index]
+    while turns[chain[0]].kind != "prompt":
+        after = turns[chain[0]].after
+        parent = chain[0] - 1 if after is None else after - 1
+        if parent < 0:
+            break
+        chain.insert(0, parent)
+    return chain
 
 
 def build_turn_line(conversation: Conversation, turn_index: int) -> bytes:
@@ -179,10 +242,19 @@ def _to_bytes(answer: str | bytes) -> bytes:
     return answer.encode("utf-8") if isinstance(answer, str) else answer
 
 
-def _render_turns(system: str | None, turns: Sequence[Turn], answers: Sequence[bytes]) -> bytes:
+def _join_raw(turns: Sequence[Turn], answers: Sequence[bytes], chain: Sequence[int]) -> bytes:
+    # A prompt that was made from an answer may hold bytes that are no UTF-8, written as surrogates.
+    texts = [turns[index].text.encode("utf-8", "surrogateescape") for index in chain]
+    given = [answers[index] for index in chain[:-1]]
+    return b"".join(text + answer for text, answer in zip(texts, (*given, b""), strict=True))
+
+
+def _render_turns(
+    system: str | None, turns: Sequence[Turn], answers: Sequence[bytes], chain: Sequence[int]
+) -> bytes:
     messages = [Message(role="system", text=system.encode("utf-8"))] if system is not None else []
-    for index, turn in enumerate(turns):
-        messages.append(Message(role=_ROLES[turn.kind], text=turn.text.encode("utf-8")))
-        if index < len(answers):
+    for index in chain:
+        messages.append(Message(role=_ROLES[turns[index].kind], text=turns[index].text.encode("utf-8")))
+        if index != chain[-1]:
             messages.append(Message(role="assistant", text=answers[index]))
     return render_messages(messages)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from harness.grammar import build_checker
 from harness.scenario_format import ConversationFile, Problem, ScenarioFile, TurnFile, name_key
 from harness.scenario_lines import Location
+from harness.scenario_links import find_link_problems
 
 # A SUBMIT and a PROMPT frame hold at most this much.
 MAX_PROMPT_BYTES = 16 * 1024 * 1024
@@ -29,6 +30,7 @@ def find_problems(file: ScenarioFile) -> Iterator[Problem]:
             yield from _check_line_conversation(conversation, place)
     if file.entry == "line":
         yield from _check_equal_caps(file)
+    yield from find_link_problems(file)
 
 
 def _problem(location: Location, message: str, hint: str = "") -> Problem:
@@ -87,7 +89,7 @@ def _check_turn(turn: TurnFile, place: Location, *, has_default_cap: bool) -> It
         yield _problem(
             (*place, kinds[-1]) if kinds else place, given, "give exactly one of user, tool, prompt, append"
         )
-    if turn.max_tokens is None and not has_default_cap:
+    if turn.max_tokens is None and turn.caps is None and not has_default_cap:
         yield _problem(place, "has no max_tokens", "give it one, or give [defaults] one")
     for kind in kinds:
         # An empty append is a turn of its own: it goes on where the cap cut the last answer.

@@ -13,6 +13,16 @@ from harness.grammar import Grammar
 from harness.scenario_lines import Location, line_of, locate_keys
 
 MAX_CAP_TOKENS = 1_000_000
+# A text repeated more often than this is no test of a small context any more.
+MAX_REPEATS = 100_000
+# More draws than this are more than any difference that matters needs.
+MAX_DRAWS = 10_000
+DRAW_MARK = "{draw}"
+"""Stands in a drawn turn's text for the number of the draw."""
+# The smallest context that leaves room for a prompt with its template and a few tokens.
+MIN_CONTEXT_TOKENS = 16
+# The most that the engines we know take.
+MAX_SLOTS = 16
 # Problems shown at once: enough to mend a file in one go, few enough to read.
 MAX_PROBLEMS = 8
 
@@ -43,6 +53,15 @@ class TurnFile(_Table):
     expect: list[NonEmpty] = []
     expect_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
     expect_cached_tokens: Annotated[int, Field(ge=0)] | None = None
+    after: Annotated[int, Field(ge=0)] | None = None
+    same_as: list[Annotated[int, Field(ge=1)]] = []
+    cancel_after_tokens: Annotated[int, Field(ge=1, le=MAX_CAP_TOKENS)] | None = None
+    expect_refusal: bool = False
+    may_refuse: bool = False
+    caps: Literal["grid", "every"] | None = None
+    stops: list[NonEmpty] = []
+    draws: Annotated[int, Field(ge=2, le=MAX_DRAWS)] | None = None
+    repeats: list[Annotated[int, Field(ge=1, le=MAX_REPEATS)]] = []
 
     def kinds(self) -> tuple[Kind, ...]:
         """Return the kinds that this turn has a text for; exactly one in a valid file."""
@@ -82,6 +101,8 @@ class ScenarioFile(_Table):
     schema_text: Annotated[str | None, Field(alias="schema_file")] = None
     grammar_text: Annotated[str | None, Field(alias="grammar_file")] = None
     grammar_binds: bool = True
+    context_tokens: Annotated[int, Field(ge=MIN_CONTEXT_TOKENS)] | None = None
+    slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     defaults: DefaultsFile = DefaultsFile()
     conversation: Annotated[list[ConversationFile], Field(min_length=1)]
 
@@ -221,6 +242,7 @@ _REPHRASED = {
     "float_type": "must be a number",
     "string_type": "must be text in quotes",
     "list_type": "must be a list",
+    "bool_type": "must be true or false",
     "model_type": "must be a table",
     "literal_error": "must be {expected}",
     "too_short": "must not be empty",
@@ -233,10 +255,10 @@ def _describe_unknown_key(location: Location) -> Problem:
     key = str(location[-1])
     known = _known_keys(location[:-1])
     message = f"{name_key(location)} is not a key of the format"
-    close = difflib.get_close_matches(key, known, n=1)
+    homes = [home for home, keys in _KEYS.items() if key in keys]
+    close = () if homes else difflib.get_close_matches(key, known, n=1)
     if close:
         return Problem(location=location, message=message, hint=f"did you mean {close[0]!r} for {key!r}?")
-    homes = [home for home, keys in _KEYS.items() if key in keys]
     hint = f"{key!r} belongs in {_HOMES[homes[0]]}" if homes else f"the keys here are {', '.join(known)}"
     return Problem(location=location, message=message, hint=hint)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.contrasts import CheckedContrast
+from harness.degenerate import DegenerateAnswer, IsDegenerate, mark_degenerate
 from harness.engagement import CellEngagement
 from harness.metrics import CellMetrics, TurnMetrics, divide, median_reported, sum_turns
 from harness.pairing import TurnPair
@@ -31,7 +32,8 @@ class Speedup:
     Attributes:
         off, on: the arms.
         category: the class, None for all.
-        pairs: identical pairs.
+        pairs: identical pairs whose answer is no degenerate one.
+        degenerate_pairs: identical pairs that were left out because their answer loops or recites.
         rated_pairs: those with a rate on both sides.
         acceptance_rate, tokens_per_forward: of the on-arm, over the identical pairs.
         speedup_ratio, tokens_per_forward_ratio, time_per_forward_ratio: as in docs/metrics.md.
@@ -42,6 +44,7 @@ class Speedup:
     on: Arm
     category: str | None
     pairs: int
+    degenerate_pairs: int
     rated_pairs: int
     acceptance_rate: float | None
     tokens_per_forward: float | None
@@ -64,16 +67,23 @@ def summarise_speed(
 
 
 def derive_speedups(
-    plan: Plan, checked: Iterable[CheckedContrast], metrics: Mapping[CellSpec, CellMetrics]
+    plan: Plan,
+    checked: Iterable[CheckedContrast],
+    metrics: Mapping[CellSpec, CellMetrics],
+    degenerate: tuple[DegenerateAnswer, ...] = (),
 ) -> tuple[Speedup, ...]:
-    """Return, for each path, the speed-up over all identical pairs and then class by class."""
+    """Return, for each path, the speed-up over all identical pairs and then class by class.
+
+    Pairs with a degenerate answer are left out: a head guesses a loop without knowing the model.
+    """
+    marks = mark_degenerate(degenerate)
     figures = {
         (spec, turn.conversation, turn.turn): turn for spec, cell in metrics.items() for turn in cell.turns
     }
     rows = []
     for contrast in checked:
         if contrast.result.contrast.kind == "speculation":
-            rows += _derive_rows(plan, contrast, figures)
+            rows += _derive_rows(plan, contrast, figures, marks)
     return tuple(rows)
 
 
@@ -92,24 +102,31 @@ def _summarise_arm(arm: Arm, turns: Sequence[TurnMetrics]) -> ArmSpeed:
     )
 
 
-def _derive_rows(plan: Plan, checked: CheckedContrast, figures: _Figures) -> list[Speedup]:
+def _derive_rows(
+    plan: Plan, checked: CheckedContrast, figures: _Figures, marks: IsDegenerate
+) -> list[Speedup]:
     categories = {
         (scenario.name, conversation.id): conversation.category
         for scenario in plan.scenarios
         for conversation in scenario.conversations
     }
-    rows = [_derive_speedup(checked, None, checked.identical, figures)]
+    rows = [_derive_speedup(checked, None, checked.identical, figures, marks)]
     names = tuple(dict.fromkeys(categories.values()))
     if len(names) > 1:
         for name in names:
             pairs = [p for p in checked.identical if categories[p.cell_a.scenario, p.a.conversation] == name]
-            rows.append(_derive_speedup(checked, name, pairs, figures))
+            rows.append(_derive_speedup(checked, name, pairs, figures, marks))
     return rows
 
 
 def _derive_speedup(
-    checked: CheckedContrast, category: str | None, pairs: Sequence[TurnPair], figures: _Figures
+    checked: CheckedContrast,
+    category: str | None,
+    identical: Sequence[TurnPair],
+    figures: _Figures,
+    marks: IsDegenerate,
 ) -> Speedup:
+    pairs = [p for p in identical if not marks(p.cell_b.arm, p.cell_b.scenario, p.b.conversation, p.b.turn)]
     off = [figures[pair.cell_a, pair.a.conversation, pair.a.turn] for pair in pairs]
     on = [figures[pair.cell_b, pair.b.conversation, pair.b.turn] for pair in pairs]
     rated = [(a, b) for a, b in zip(off, on, strict=True) if a.decode_tokens_per_s and b.decode_tokens_per_s]
@@ -127,19 +144,27 @@ def _derive_speedup(
         on=checked.result.contrast.b,
         category=category,
         pairs=len(pairs),
+        degenerate_pairs=len(identical) - len(pairs),
         rated_pairs=len(rated),
         acceptance_rate=totals.acceptance_rate,
         tokens_per_forward=totals.tokens_per_forward,
         speedup_ratio=speedup,
         tokens_per_forward_ratio=forward_ratio,
         time_per_forward_ratio=divide(forward_ratio, speedup),
-        remark=_explain_absence(checked, pairs, speedup),
+        remark=_explain_absence(checked, pairs, identical, speedup),
     )
 
 
-def _explain_absence(checked: CheckedContrast, pairs: Sequence[TurnPair], speedup: float | None) -> str:
+def _explain_absence(
+    checked: CheckedContrast,
+    pairs: Sequence[TurnPair],
+    identical: Sequence[TurnPair],
+    speedup: float | None,
+) -> str:
     if speedup is not None:
         return ""
+    if identical and not pairs:
+        return "not judged: the answers are degenerate"
     if pairs:
         return "not reported: no identical pair has a rate on both sides"
     return "not judged: texts differ" if checked.result.found else "not judged: no pair to compare"

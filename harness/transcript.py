@@ -11,7 +11,7 @@ from harness.scenario import Entry
 # The one failure that is not the engine's: the user ended the run.
 INTERRUPTED_CODE = "interrupted"
 
-Finish = Literal["stop", "length", "stop-string", "cancelled"]
+Finish = Literal["stop", "length", "stop-string", "cancelled", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,15 @@ class Delivery:
     at_ns: int
     size_bytes: int
     tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Margin:
+    """The two best candidates of one choice, by token id, and how far apart their logits are."""
+
+    best: int
+    second: int
+    gap: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,8 @@ class TurnRecord:
         drafts_paused: how often the engine said that it paused drafting in this turn.
         token_lengths: bytes of each emitted token, where the engine shows boundaries; their sum may exceed
             ``text`` when a stop string cut it.
+        margins: of the choices in order, where the engine was asked to print them. A stop token that was
+            chosen has one too. An engine may print none for accepted drafts.
     """
 
     conversation: str
@@ -75,6 +86,7 @@ class TurnRecord:
     engine_tokens_per_s: float | None = None
     drafts_paused: int = 0
     token_lengths: tuple[int, ...] | None = None
+    margins: tuple[Margin, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

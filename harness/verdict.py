@@ -6,26 +6,31 @@ from typing import Literal
 
 from harness.comparison import CellFailure, Comparison
 from harness.contrasts import ContrastResult, FoundDifference
-from harness.grammar_validity import describe_breaches, describe_unjudged
+from harness.findings import Finding, VerdictClass
+from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
 from harness.plan import Plan
-from harness.prefill import PrefillRow
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
 
 EXIT_STATUSES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3, "invalid": 4}
 
+# An arm whose answers loop or recite for more than this share of a scenario shows nothing there: any head
+# drafts them, and any fault that needs a surprise stays hidden.
+MAX_DEGENERATE_SHARE = 0.5
+
 # The order in which differences are named: what the tool is for comes first.
-_ORDER = {"path": 0, "speculation": 1, "self": 2}
+_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "self": 4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The answer of a run. ``sentence`` stands alone; ``reasons`` say what it rests on when it is not a
-    pass.
+    pass. ``verdict_class`` names the kind of difference that decided.
     """
 
     status: Status
+    verdict_class: VerdictClass
     exit_status: int
     sentence: str
     reasons: tuple[str, ...]
@@ -34,26 +39,38 @@ class Verdict:
 def judge(plan: Plan, comparison: Comparison) -> Verdict:
     """Give the verdict.
 
-    A failed cell makes the run invalid. Else a proven difference between two valid arms, a prefix
-    proven wrong, or an answer outside a grammar that binds it, is a failure. Else anything void, unsteady,
-    missing or not compared leaves it inconclusive. Only what is left passes.
+    A failed cell makes the run invalid. Else a fault that is proven and named is a failure. Else anything
+    void, unsteady, missing, not compared or not explained leaves it inconclusive. Only what is left passes.
     """
     if comparison.failures:
         return _invalid(comparison)
-    different = [c for c in comparison.contrasts if c.state == "different" and c.contrast.kind != "self"]
-    wrong = [row for row in comparison.prefill if row.state == "wrong"]
-    breaches = list(describe_breaches(comparison.validity))
-    if different or wrong or breaches:
-        return _fail(comparison, sorted(different, key=lambda c: _ORDER[c.contrast.kind]), wrong, breaches)
-    doubts = _list_doubts(comparison)
+    faults = [finding for finding in comparison.findings if finding.effect == "fail"]
+    if faults:
+        return _fail(comparison, sorted(faults, key=lambda finding: _rank(comparison, finding)))
+    doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
     if doubts:
-        return _verdict("inconclusive", f"INCONCLUSIVE: {doubts[0]}{_more(doubts)}", doubts)
+        sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
+        return _verdict("inconclusive", doubts[0][0], sentence, [text for _, text in doubts])
     return _pass(plan, comparison)
 
 
-def _verdict(status: Status, sentence: str, reasons: Sequence[str]) -> Verdict:
+def _rank(comparison: Comparison, finding: Finding) -> int:
+    """Return which fault names the verdict: an answer outside its grammar, then other tokens, then counts
+    that contradict themselves.
+    """
+    if finding.rule == BREACH:
+        return -1  # a text that differs because one side ignored its grammar is named by the cause
+    if not finding.contrast:
+        return len(_ORDER) + (finding.verdict_class == "prefix-reuse") * (len(_ORDER) + 1)
+    result = next(r for r in comparison.contrasts if r.contrast.name == finding.contrast)
+    in_tokens = _found_of(result, finding).differences[0].field == "tokens"
+    return _ORDER[result.contrast.kind] + (0 if in_tokens else len(_ORDER) + 1)
+
+
+def _verdict(status: Status, verdict_class: VerdictClass, sentence: str, reasons: Sequence[str]) -> Verdict:
     return Verdict(
         status=status,
+        verdict_class=verdict_class,
         exit_status=EXIT_STATUSES[status],
         sentence=sentence,
         reasons=tuple(dict.fromkeys(reasons)),
@@ -70,41 +87,60 @@ def _invalid(comparison: Comparison) -> Verdict:
     count = len(comparison.failures)
     cells = f"{count} of {comparison.cells_planned} cells"
     sentence = f"INVALID: {cells} could not be measured; the first is {reasons[0]}"
-    return _verdict("invalid", sentence, reasons)
+    return _verdict("invalid", "failed", sentence, reasons)
 
 
 def _describe_failure(item: CellFailure) -> str:
     return f"cell {item.spec.key!r}: {item.failure.code}: {item.failure.message}"
 
 
-def _fail(
-    comparison: Comparison,
-    different: Sequence[ContrastResult],
-    wrong: Sequence[PrefillRow],
-    breaches: Sequence[str],
-) -> Verdict:
-    reasons = [f"grammar: {breach}" for breach in breaches]
-    reasons += [_describe_contrast(result) for result in different]
-    reasons += [_describe_prefix(row) for row in wrong]
+def _fail(comparison: Comparison, faults: Sequence[Finding]) -> Verdict:
+    """Name the first fault that is decided for good; one that more probes could rename comes after it."""
+    first = min(faults, key=lambda finding: bool(finding.wanted))
+    results = {result.contrast.name: result for result in comparison.contrasts}
+    different = [result for name, result in results.items() if any(f.contrast == name for f in faults)]
+    different.sort(key=lambda result: _ORDER[result.contrast.kind])
+    reasons = [_describe_contrast(result) for result in different]
+    reasons += [_describe_fault(finding) for finding in faults if not finding.contrast]
     reasons += _name_odd_arm(comparison)
-    if breaches:
-        # A text that differs because one side ignored its grammar is named by the cause.
-        sentence = f"FAIL: an answer breaks the grammar that binds it: {breaches[0]}"
-        return _verdict("fail", sentence, reasons)
-    claim = _claim(different)
-    first = (
-        f"{different[0].contrast.name} differs in {describe_found(different[0])}" if different else reasons[0]
-    )
-    return _verdict("fail", f"FAIL: {claim}: {first}", reasons)
+    reasons = [describe_reason(first), *reasons]
+    result = results.get(first.contrast)
+    if result is None:
+        what = f"{BREACH}: " if first.rule == BREACH else ""
+        sentence = f"FAIL: {first.verdict_class}: {what}{_describe_fault(first)}"
+    else:
+        found = _found_of(result, first)
+        sentence = (
+            f"FAIL: {first.verdict_class}: {_claim(result, found)}: {result.contrast.name} differs in "
+            f"{describe_found(result, found)}"
+        )
+    return _verdict("fail", first.verdict_class, sentence, reasons)
 
 
-def _claim(different: Sequence[ContrastResult]) -> str:
-    if not different:
-        return "a prefix was not reused as it must be"
-    in_tokens = different[0].found[0].differences[0].field == "tokens"
-    if different[0].contrast.kind == "path":
+def _found_of(result: ContrastResult, finding: Finding) -> FoundDifference:
+    place = (finding.scenario, finding.conversation, finding.turn)
+    return next(item for item in result.found if (item.scenario, item.conversation, item.turn) == place)
+
+
+def _claim(result: ContrastResult, found: FoundDifference) -> str:
+    in_tokens = found.differences[0].field == "tokens"
+    if result.contrast.kind == "path":
         return f"serve mode does not {'give the same tokens' if in_tokens else 'do the same'} as chat mode"
+    if result.contrast.kind == "slots":
+        return "requests that run at once are not answered as each alone"
+    if result.contrast.kind == "within":
+        return f"{result.contrast.a.label} does not answer as the scenario says it must"
     return f"speculation changes {'the tokens' if in_tokens else 'more than the speed'}"
+
+
+def describe_reason(finding: Finding) -> str:
+    """Return the class, the rule that decided and why, as one line."""
+    return f"{finding.verdict_class}, by the rule {finding.rule!r}: {finding.reason}"
+
+
+def _describe_fault(finding: Finding) -> str:
+    arms = " and ".join(arm.label for arm in finding.arms)
+    return f"{arms} in {finding.place}: {finding.reason}"
 
 
 def _describe_contrast(result: ContrastResult) -> str:
@@ -127,31 +163,22 @@ def describe_position(difference: Difference) -> str:
     return f"{difference.field} at byte {difference.byte_offset}{token}"
 
 
-def describe_found(result: ContrastResult) -> str:
-    """Return the first difference of a contrast as one line: the place, the position and what each side
-    gives.
-    """
-    found = result.found[0]
+def describe_found(result: ContrastResult, found: FoundDifference) -> str:
+    """Return a difference of a contrast as one line: the place, the position and what each side gives."""
     first = found.differences[0]
     a, b = result.contrast.a.label, result.contrast.b.label
     sides = f"{a} gives {first.a}, {b} gives {first.b}"
     if result.contrast.kind == "self":
         sides = f"{first.a}, and {first.b} when run again"
+    if result.contrast.kind == "within":
+        sides = f"{a} gives {first.a}, the scenario asks for {first.b}"
     return f"{_place(found)}, {describe_position(first)}: {sides}"
-
-
-def _describe_prefix(row: PrefillRow) -> str:
-    return (
-        f"prefix reuse: {row.arm.label} in {row.scenario}, {row.conversation}, turn {row.turn + 1} took "
-        f"{row.cached_tokens} of {row.prompt_tokens} tokens from the cache, {row.expected_cached_tokens} "
-        "expected"
-    )
 
 
 def _name_odd_arm(comparison: Comparison) -> list[str]:
     """Name the arm that is in every differing contrast and in no identical one, if there is just one."""
-    between = [c for c in comparison.contrasts if c.contrast.kind != "self"]
-    different = [{c.contrast.a, c.contrast.b} for c in between if c.state == "different"]
+    between = [c for c in comparison.contrasts if c.contrast.kind not in ("self", "within")]
+    different = [{c.contrast.a, c.contrast.b} for c in between if c.found]
     cleared = [{c.contrast.a, c.contrast.b} for c in between if c.state == "identical"]
     if len(different) < 2:
         return []
@@ -161,24 +188,49 @@ def _name_odd_arm(comparison: Comparison) -> list[str]:
     return [f"{suspects.pop().label} is the odd one out: it is in every contrast that differs"]
 
 
-def _list_doubts(comparison: Comparison) -> list[str]:
-    doubts = [
-        f"{row.arm.label} is void in {row.scenario}: {row.evidence}"
+def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
+    doubts: list[tuple[VerdictClass, str]] = [
+        ("void", f"{row.arm.label} is void in {row.scenario}: {row.evidence}")
         for row in comparison.engagements
         if row.state == "void"
     ]
     doubts += [
-        f"{c.contrast.a.label} does not equal itself in {describe_found(c)}"
+        (
+            "nondeterministic",
+            f"{c.contrast.a.label} does not equal itself in {describe_found(c, c.found[0])}",
+        )
         for c in comparison.contrasts
         if c.contrast.kind == "self" and c.found
     ]
+    doubts += [
+        (
+            finding.verdict_class,
+            f"{finding.verdict_class}: {finding.contrast} differs in {finding.place}: {finding.reason}",
+        )
+        for finding in comparison.findings
+        if finding.effect == "open"
+    ]
     missing = comparison.cells_planned - comparison.cells_measured
     if missing:
-        doubts.append(f"{missing} of {comparison.cells_planned} cells were not measured")
+        doubts.append(("unproven", f"{missing} of {comparison.cells_planned} cells were not measured"))
     for result in comparison.contrasts:
         if result.state == "undecided":
-            doubts += [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
-    doubts += describe_unjudged(comparison.validity)
+            reasons = [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
+            doubts += [("unproven", reason) for reason in reasons]
+    doubts += [("unproven", reason) for reason in describe_unjudged(comparison.validity)]
+    return doubts
+
+
+def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictClass, str]]:
+    doubts: list[tuple[VerdictClass, str]] = []
+    for scenario in plan.scenarios:
+        for arm in plan.arms:
+            own = [d for d in comparison.degenerate if (d.arm, d.scenario) == (arm, scenario.name)]
+            marked = len({(d.conversation, d.turn) for d in own})
+            if marked > MAX_DEGENERATE_SHARE * scenario.turn_count:
+                share = f"{marked} of {scenario.turn_count} answers are degenerate"
+                first = f"the first is a {own[0].kind}: {own[0].evidence}"
+                doubts.append(("void", f"{arm.label} is void in {scenario.name}: {share}; {first}"))
     return doubts
 
 
@@ -187,5 +239,18 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     tokens = sum(result.tokens_compared for result in comparison.contrasts)
     depths = " and ".join(str(depth) for depth in sorted({arm.depth for arm in plan.arms}))
     counts = f"{len(plan.arms)} arms, {pairs:,} pairs, {tokens:,} tokens compared"
-    sentence = f"PASS: serve mode gives the same tokens as chat mode at depth {depths} ({counts})"
-    return _verdict("pass", sentence, ())
+    ties = _list_near_ties(comparison)
+    places = count_near_ties(comparison)
+    but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between depths" if ties else ""
+    sentence = f"PASS: serve mode gives the same tokens as chat mode at depth {depths}{but} ({counts})"
+    reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
+    return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
+
+
+def count_near_ties(comparison: Comparison) -> int:
+    """Return the turns that differ by a proven near-tie which the policy explains."""
+    return len({(f.scenario, f.conversation, f.turn) for f in _list_near_ties(comparison)})
+
+
+def _list_near_ties(comparison: Comparison) -> list[Finding]:
+    return [finding for finding in comparison.findings if finding.effect == "explained"]

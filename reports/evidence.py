@@ -90,6 +90,14 @@ def add_contrasts(page: Page, report: Report) -> None:
             page.add_item(f"{result.contrast.name}: {remark}")
 
 
+def add_distributions(page: Page, report: Report) -> None:
+    """Add what the tests of sampled answers say, if there are any."""
+    if report.comparison.distributions:
+        page.add_heading("Sampled answers")
+        for row in report.comparison.distributions:
+            page.add_item(row.sentence, style="red" if row.test.differs else "")
+
+
 def _remarks(result: ContrastResult) -> list[str]:
     remarks = list(result.reasons)
     if result.excluded_after_difference:

@@ -41,13 +41,14 @@ class Page:
         self._console.print()
         self._console.print(Text(text, style="bold"))
 
-    def add_item(self, text: str, *, style: str = "") -> None:
-        """Add one item of a list, broken at spaces, with a hanging indent."""
+    def add_item(self, text: str, *, style: str = "", level: int = 0) -> None:
+        """Add one item of a list, broken at spaces, with a hanging indent; ``level`` 1 is below another."""
+        indent = INDENT * (level + 1)
         lines = textwrap.wrap(
             text,
             self._width,
-            initial_indent=f"{INDENT}- ",
-            subsequent_indent=f"{INDENT}  ",
+            initial_indent=f"{indent}- ",
+            subsequent_indent=f"{indent}  ",
             break_long_words=False,
             break_on_hyphens=False,
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from harness.report import PinRow, Report
-from reports import evidence, figures, grammar
+from reports import evidence, figures, findings, grammar
 from reports.page import Page
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow", "invalid": "bold magenta"}
@@ -24,15 +24,19 @@ def render_text(report: Report, *, width: int = 100, colour: bool = False) -> st
     _add_reasons(page, report.verdict.reasons)
     evidence.add_arms(page, report)
     evidence.add_contrasts(page, report)
+    findings.add_findings(page, report)
     evidence.add_differences(page, report)
+    evidence.add_distributions(page, report)
     evidence.add_failures(page, report)
     grammar.add_validity(page, report)
     figures.add_prefill(page, report)
     figures.add_speed(page, report)
+    findings.add_degenerate(page, report)
     figures.add_facts(page, report)
     _add_settings(page, report)
     _add_list(page, "Notes", report.comparison.notes)
-    _add_list(page, "Run", (f"{item.name}: {item.value}" for item in report.environment))
+    circumstances = (f"{item.name}: {item.value}" for item in report.environment)
+    _add_list(page, "Run", (*circumstances, findings.describe_cost(report)))
     return page.render()
 
 

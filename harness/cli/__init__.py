@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
-from harness.cli import analyze, certificate, compare, gate, report, scenarios, serve
+from harness.cli import analyze, certificate, compare, gate, minimize, report, scenarios, serve
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
@@ -22,8 +22,8 @@ with speculation off and on, and shows what speculation is worth.
 
 EPILOG = """\
 exit statuses:
-  0    pass: every contrast was compared and is identical
-  1    fail: two valid arms differ
+  0    pass: every contrast was compared and is identical, or differs by proven near-ties only
+  1    fail: two valid arms differ, or an arm's counts cannot be right
   2    the command, a scenario or a model directory is wrong
   3    inconclusive: an arm was void or unsteady, or something was not compared
   4    invalid: a cell could not be measured
@@ -34,6 +34,7 @@ examples:
   coli-ab compare                          the embedded engine on the quick scenario
   coli-ab compare --scenario agent-loop    another shipped scenario; coli-ab scenarios lists them
   coli-ab report runs/RUN                  show a run again
+  coli-ab minimize runs/RUN                shrink what failed in it to a small scenario
   coli-ab gate && coli-ab serve --certificate runs/RUN     serve with MTP what has just been proved
 """
 
@@ -48,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, gate, report, analyze, scenarios, certificate, serve):
+    for module in (compare, gate, report, analyze, minimize, scenarios, certificate, serve):
         module.add_parser(commands)
     return parser
 

@@ -22,6 +22,7 @@ from harness.cli.scenario_files import LoadedScenario
 from harness.drivers.launcher import EngineLauncher
 from harness.plan import Arm, Plan
 from harness.report import Report
+from harness.verdict import count_near_ties
 
 SERVED_SLOTS = 1
 
@@ -71,8 +72,8 @@ def _issue(
         scenarios_digest=_digest_scenarios(scenarios),
         cells_compared=report.comparison.cells_measured,
         tokens_compared=sum(contrast.tokens_compared for contrast in report.comparison.contrasts),
-        near_tie_policy="fail",
-        near_ties=0,
+        near_tie_policy=plan.near_tie,
+        near_ties=count_near_ties(report.comparison),
         verdict=report.verdict.status,
     )
     return issue_certificate(

@@ -7,13 +7,16 @@ import secrets
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import get_args
 
 from engine_bindings.binding import Binding
 from engine_bindings.fingerprint import read_model_fingerprint, read_weights_bytes
 from engine_bindings.registry import BINDINGS, find_binding
+from harness.budget import cut_plan
 from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
 from harness.cli.grammar_support import fit_grammar
+from harness.cli.investigation import Investigation, Until
 from harness.cli.output import write_result
 from harness.cli.progress import open_progress
 from harness.cli.results import analyze_run, print_report
@@ -24,8 +27,10 @@ from harness.environment import read_environment
 from harness.plan import (
     DEFAULT_DEPTH,
     DEFAULT_REPETITIONS,
+    DEFAULT_TIE_GAP,
     SMALL_MODEL_BYTES,
     SMALL_MODEL_TIMEOUTS,
+    NearTiePolicy,
     Plan,
     Timeouts,
     build_plan,
@@ -52,6 +57,8 @@ examples:
       cells, tokens at most and pinned settings; starts nothing
   coli-ab compare --set REF_KERNELS=int8-batch --scenario classes
       the embedded engine with kernels whose rounding depends on the batch
+  coli-ab compare --repetitions 1 --until fault --budget 2000
+      the cheapest way to a verdict: what differs is repeated, and only that
   coli-ab compare --json --out result > report.json
       the report as JSON, all files in the directory result
 
@@ -78,6 +85,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all options but ``--scenario``, which a command may fix instead."""
     _add_subject_options(parser)
     _add_plan_options(parser)
+    _add_verdict_options(parser)
     _add_output_options(parser)
     _add_timeout_options(parser)
 
@@ -136,6 +144,36 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_verdict_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is judged, and what that may cost")
+    group.add_argument(
+        "--near-tie",
+        choices=get_args(NearTiePolicy),
+        default="explain",
+        help="a proven near-tie between two depths: explained, or failed like any difference; between the"
+        " paths it always fails (default: %(default)s)",
+    )
+    group.add_argument(
+        "--tie-gap",
+        type=_positive_number,
+        default=DEFAULT_TIE_GAP,
+        metavar="LOGITS",
+        help="the largest gap between two logits that is a near-tie (default: %(default)g, for float32)",
+    )
+    group.add_argument(
+        "--budget",
+        type=_positive,
+        metavar="TOKENS",
+        help="decode no more than this, probes included; the plan is cut to it and says what it leaves out",
+    )
+    group.add_argument(
+        "--until",
+        choices=get_args(Until),
+        default="end",
+        help="fault: end the run as soon as a fault is proven and named (default: %(default)s)",
+    )
+
+
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument(
@@ -168,7 +206,7 @@ def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{name.removesuffix('_s').replace('_', '-')}",
             dest=name,
-            type=_positive_seconds,
+            type=_positive_number,
             metavar="SECONDS",
             help=f"{text} (default: {small:g} or {large:g})",
         )
@@ -207,6 +245,7 @@ class _Request:
     scenarios: tuple[LoadedScenario, ...]
     plan: Plan
     launcher: EngineLauncher
+    until: Until
 
 
 def _read_request(arguments: argparse.Namespace) -> _Request:
@@ -220,7 +259,13 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         depth=arguments.depth,
         repetitions=arguments.repetitions,
         timeouts=timeouts,
+        near_tie=arguments.near_tie,
+        tie_gap=arguments.tie_gap,
+        capabilities=binding.capabilities,
+        context_tokens=arguments.context,
     )
+    if arguments.budget is not None:
+        plan = cut_plan(plan, arguments.budget)
     launcher = EngineLauncher(
         binding=binding,
         model_dir=model_dir,
@@ -228,7 +273,14 @@ def _read_request(arguments: argparse.Namespace) -> _Request:
         overrides=parse_settings(arguments.settings),
         context_tokens=arguments.context,
     )
-    return _Request(binding=binding, model_dir=model_dir, scenarios=scenarios, plan=plan, launcher=launcher)
+    return _Request(
+        binding=binding,
+        model_dir=model_dir,
+        scenarios=scenarios,
+        plan=plan,
+        launcher=launcher,
+        until=arguments.until,
+    )
 
 
 def _read_timeouts(arguments: argparse.Namespace, model_dir: Path) -> Timeouts:
@@ -259,13 +311,12 @@ def _prepare(request: _Request, out: Path | None) -> RunDirectory:
 
 
 def _measure(request: _Request, directory: RunDirectory) -> bool:
-    """Run the plan; return True when it was interrupted."""
+    """Run the plan and the probes that it calls for; return True when it was interrupted."""
     progress = open_progress(request.plan, sys.stderr)
     with progress, request.launcher as launcher:
         runner = Runner(request.plan, launcher, directory, observer=progress, wall_clock=_wall_clock)
         try:
-            for _ in runner.run_plan():
-                pass
+            Investigation(request.plan, runner).run(until=request.until)
         except KeyboardInterrupt:
             return True
     return False
@@ -282,8 +333,8 @@ def _positive(text: str) -> int:
     return value
 
 
-def _positive_seconds(text: str) -> float:
+def _positive_number(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return value

@@ -3,6 +3,7 @@
 from tabulate import tabulate
 
 from engine_bindings.binding import Pin
+from harness.budget import describe_price
 from harness.drivers.launcher import EngineLauncher
 from harness.plan import Arm, Plan
 
@@ -14,7 +15,8 @@ def render_dry_run(plan: Plan, launcher: EngineLauncher) -> str:
         f"engine   {plan.engine}: {' '.join(argv)}",
         f"model    {launcher.model_dir}",
         f"cells    {len(plan.cells)}, one engine start each",
-        f"tokens   {plan.worst_case_tokens:,} decoded at most",
+        f"tokens   {describe_price(plan)}",
+        *plan.left_out,
         "",
         "in this order:",
         *_cell_lines(plan),
@@ -38,6 +40,8 @@ def _pin_rows(plan: Plan, launcher: EngineLauncher) -> list[tuple[str, str, str]
     by_name: dict[str, list[tuple[Arm, str, Pin]]] = {}
     for arm in plan.arms:
         for scenario in plan.scenarios:
+            if arm.slots not in (1, scenario.slots):
+                continue
             for pin in launcher.launch(arm, scenario).pins:
                 by_name.setdefault(pin.name, []).append((arm, scenario.name, pin))
     return [(name, _values(uses), uses[0][2].reason) for name, uses in by_name.items()]

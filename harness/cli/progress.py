@@ -44,8 +44,12 @@ class PlainProgress:
 
     def cell_ended(self, record: CellRecord) -> None:
         """Write the cell's line."""
-        self._ended += 1
-        self._stream.write(f"[{self._ended}/{self._total}] {describe_cell(record)}\n")
+        if record.spec.probe is None:
+            self._ended += 1
+            place = f"[{self._ended}/{self._total}]"
+        else:
+            place = "[probe]"
+        self._stream.write(f"{place} {describe_cell(record)}\n")
         self._stream.flush()
 
 
@@ -97,7 +101,9 @@ class LiveProgress:
 
     def cell_ended(self, record: CellRecord) -> None:
         """Take what the cell left out as done; print a failed cell's line above."""
-        left_out = self._plan.scenario(record.spec.scenario).worst_case_tokens - self._cell_caps
+        caps = self._plan.scenario(record.spec.scenario).worst_case_tokens
+        # Probes are not in the plan's total, and may ask for more than it knows of.
+        left_out = max(0, caps - self._cell_caps) if record.spec.probe is None else 0
         self._progress.update(self._task, advance=left_out)
         if record.failure is not None:
             self._progress.console.print(describe_cell(record), markup=False, highlight=False, soft_wrap=True)

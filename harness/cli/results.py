@@ -2,16 +2,19 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
 from harness.cli.output import write_result
-from harness.comparison import compare
+from harness.comparison import Comparison, compare
 from harness.environment import Environment
 from harness.metrics import collect_token_lengths, derive_metrics
 from harness.pairing import pair_cells
+from harness.plan import Plan
 from harness.report import Report, build_report
 from harness.rundir import RunDirectory, read_run
+from harness.transcript import CellRecord
 from harness.verdict import judge
 from reports.json import render_json
 from reports.text import render_text
@@ -33,9 +36,7 @@ def analyze_run(path: Path) -> Report:
     """
     contents = read_run(path)
     plan, records = contents.plan, contents.records
-    lengths = collect_token_lengths(records)
-    metrics = [derive_metrics(record, lengths) for record in records]
-    comparison = compare(plan, records, pair_cells(plan, records), metrics)
+    comparison = compare_records(plan, records)
     verdict = judge(plan, comparison)
     report = build_report(plan, records, comparison, verdict, _describe_environment(contents.environment))
     directory = RunDirectory(path)
@@ -46,6 +47,13 @@ def analyze_run(path: Path) -> Report:
     for note in contents.notes:
         sys.stderr.write(f"coli-ab: {note}\n")
     return report
+
+
+def compare_records(plan: Plan, records: Sequence[CellRecord]) -> Comparison:
+    """Take records through the stages up to the comparison."""
+    lengths = collect_token_lengths(records)
+    metrics = [derive_metrics(record, lengths) for record in records]
+    return compare(plan, records, pair_cells(plan, records), metrics)
 
 
 def read_report(path: Path) -> Report:

@@ -6,6 +6,8 @@ from tabulate import tabulate
 
 from harness.cli.output import write_result
 from harness.cli.scenario_files import ALL, load_scenarios
+from harness.plan import DEFAULT_DEPTH
+from harness.sweeps import expand_scenario
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -14,7 +16,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "scenarios",
         help="list the shipped scenarios",
         description="Lists the shipped scenarios with their conversations, turns and the most tokens that one"
-        " cell decodes.",
+        " cell decodes at the default depth.",
     )
     parser.set_defaults(run=run)
 
@@ -29,7 +31,7 @@ def run(_: argparse.Namespace) -> int:
             scenario.worst_case_tokens,
             scenario.title,
         )
-        for scenario in (loaded.scenario for loaded in load_scenarios([ALL]))
+        for scenario in (expand_scenario(loaded.scenario, DEFAULT_DEPTH) for loaded in load_scenarios([ALL]))
     ]
     headers = ("name", "conversations", "turns", "tokens at most", "title")
     write_result(tabulate(rows, headers=headers, tablefmt="simple") + "\n")

@@ -40,6 +40,11 @@ class Answer:
             self._extend(data)
 
     @property
+    def pieces(self) -> int:
+        """Tokens so far, or pieces of output where no tokens are shown."""
+        return len(self.token_lengths) or len(self.deliveries)
+
+    @property
     def is_endless(self) -> bool:
         """True when more has come than the cap can explain."""
         too_many = len(self.token_lengths) > self._limit_tokens or len(self.deliveries) > self._limit_tokens

@@ -1,5 +1,6 @@
 """What the runner needs of a running engine, whatever carries its bytes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +18,10 @@ class TurnRequest:
         line: the text a person would type, when the turn is to be typed; None for an exact prompt.
         max_tokens: the cap.
         stop: strings that end the answer; the first one found is cut off with all that follows.
+        cancel_after_tokens: cancel the turn once so many tokens have arrived; pieces of output where the path
+            shows no tokens.
+        may_refuse: a refusal of the prompt is a result like any other.
+        slot: the context that it runs in, of an engine with several.
     """
 
     conversation: str
@@ -27,6 +32,9 @@ class TurnRequest:
     temperature: float
     top_p: float
     stop: tuple[str, ...]
+    cancel_after_tokens: int | None = None
+    may_refuse: bool = False
+    slot: int = 0
 
     @property
     def place(self) -> str:
@@ -54,6 +62,9 @@ class EngineSession(Protocol):
 
     def run_turn(self, request: TurnRequest) -> TurnRecord:
         """Ask for one turn and return all that was seen of it."""
+
+    def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
+        """Ask for several turns at once, each in a slot of its own; one after the other with one slot."""
 
     def end(self) -> int:
         """Tell the engine to exit, wait for it and return its exit status."""

@@ -61,25 +61,37 @@ class ChatSession(StdioSession):
             top_p=request.top_p,
         )
 
-    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+    def _take(
+        self, at_ns: int, events: Sequence[Reply], answer: Answer, request: TurnRequest
+    ) -> Ending | None:
         answer.add_text(at_ns, b"".join(event.data for event in events if isinstance(event, Text)))
         for event in events:
             if isinstance(event, TurnEnd):
-                return self._end_turn(at_ns, event, place)
+                return self._end_turn(at_ns, event, request)
         return None
 
-    def _end_turn(self, at_ns: int, event: TurnEnd, place: str) -> Ending:
+    def _end_turn(self, at_ns: int, event: TurnEnd, request: TurnRequest) -> Ending:
         stat = event.stat
         if not self._line_running and not stat.prompt_tokens:
+            if request.may_refuse:
+                return Ending(done_ns=at_ns, stat=None, cut="refused")
             raise EngineRefusedError(
-                f"{place}: the engine rejected the prompt (STAT with 0 prompt tokens)",
+                f"{request.place}: the engine rejected the prompt (STAT with 0 prompt tokens)",
                 hint="its last stderr lines may say why; the prompt may be longer than the context",
             )
+        # Nothing says that the signal ended the turn; one that reached its cap ended by itself.
+        cancelled = self._asked_to_end and request.cancel_after_tokens and not stat.length_limited
         return Ending(
-            done_ns=at_ns, stat=stat, prompt_tokens=None if self._line_running else stat.prompt_tokens
+            done_ns=at_ns,
+            stat=stat,
+            cut="cancelled" if cancelled else None,
+            prompt_tokens=None if self._line_running else stat.prompt_tokens,
         )
 
     def _stop(self) -> None:
+        self._transport.interrupt()
+
+    def _cancel(self) -> None:
         self._transport.interrupt()
 
     def _read_counts(self, ending: Ending) -> TurnCounts:
@@ -90,7 +102,7 @@ class ChatSession(StdioSession):
         """
         counts = super()._read_counts(ending)
         deadline_ns = self._transport.now_ns() + round(self._forwards_grace_s * 1e9)
-        expected = bool(ending.stat.emitted_tokens) and not self._forwards_missed
+        expected = bool(ending.stat and ending.stat.emitted_tokens) and not self._forwards_missed
         while expected and counts.forwards is None and self._transport.wait_stderr(deadline_ns):
             for event in self._log.take_events():
                 counts = counts.add(event)

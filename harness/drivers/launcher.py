@@ -2,19 +2,20 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from engine_bindings.binding import ArmSettings, Binding, Launch
+from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
 from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
 from harness.drivers.chat_session import ChatSession
 from harness.drivers.guard import ProcessGuard
 from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
+from harness.drivers.slots_session import SlotsSession
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback, StdioSession
 from harness.grammar import Grammar
@@ -31,7 +32,7 @@ class EngineLauncher:
         model_dir: the model; the engine sees links to its files in a directory of its own.
         timeouts: the limits on waiting.
         overrides: settings that the user fixed, for every arm alike.
-        context_tokens: size of the context, or None for the engine's default.
+        context_tokens: size of the context for scenarios that ask for none; None is the engine's default.
         inherited: the environment that the engine's is made from.
     """
 
@@ -51,24 +52,32 @@ class EngineLauncher:
     ) -> None:
         self._guard.__exit__(kind, error, trace)
 
-    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
-        """Return how the engine of an arm is started for a scenario."""
+    def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
+        """Return how the engine of an arm is started for a scenario, with ``extra`` settings of a probe."""
         grammar = _select_grammar(arm, scenario)
         settings = ArmSettings(
             path=arm.path,
             depth=arm.depth,
             cap_tokens=scenario.cap_tokens,
-            context_tokens=self.context_tokens,
+            context_tokens=scenario.context_tokens or self.context_tokens,
             temperature=scenario.temperature,
             top_p=scenario.top_p,
             grammar=grammar.kind if grammar else None,
             grammar_binds=grammar is not None and grammar.binds,
+            slots=arm.slots,
         )
-        return self.binding.launch(settings, self.overrides)
+        launch = self.binding.launch(settings, self.overrides)
+        return replace(launch, pins=(*launch.pins, *extra))
 
     @contextlib.contextmanager
     def open(
-        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: OutputCallback
+        self,
+        arm: Arm,
+        scenario: Scenario,
+        extra: Iterable[Pin] = (),
+        *,
+        stderr_file: BinaryIO,
+        on_output: OutputCallback,
     ) -> Iterator[EngineSession]:
         """Start an engine in a directory of its own; leaving the block kills what still runs of it.
 
@@ -76,7 +85,7 @@ class EngineLauncher:
             EngineStartError: the system cannot run the program.
         """
         log = StderrLog(stderr_file)
-        launch, grammar = self.launch(arm, scenario), _select_grammar(arm, scenario)
+        launch, grammar = self.launch(arm, scenario, extra), _select_grammar(arm, scenario)
         with private_model_directory(self.model_dir) as private:
             if grammar is not None:
                 _write_grammar(grammar, launch, private)
@@ -103,7 +112,8 @@ class EngineLauncher:
     ) -> StdioSession:
         if arm.path == "chat":
             return ChatSession(process, log, self.timeouts, on_output=on_output)
-        return ServeSession(process, log, self.timeouts, on_output=on_output, grammar=grammar)
+        session = SlotsSession if arm.slots > 1 else ServeSession
+        return session(process, log, self.timeouts, on_output=on_output, grammar=grammar)
 
 
 def _select_grammar(arm: Arm, scenario: Scenario) -> Grammar | None:

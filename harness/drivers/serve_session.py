@@ -1,10 +1,12 @@
 """A session in serve mode: framed tokens with request ids."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 from engine_bindings.errors import EngineRefusedError
 from engine_bindings.wire.events import (
     BAD_REQUEST,
+    CANCELLED,
     CONTEXT_EXCEEDED,
     NOT_FOUND,
     Accepted,
@@ -27,7 +29,7 @@ BINDING_OPTIONS = Options(constrain=True, constrain_after="think")
 
 
 class ServeSession(StdioSession):
-    """Serve mode with one request at a time on slot 0.
+    """Serve mode with one request at a time.
 
     Every request carries ``grammar``; one that binds needs the protocol's extension.
     """
@@ -48,15 +50,17 @@ class ServeSession(StdioSession):
         self._request_id = 0
         self._accepted_ns: int | None = None
         self._forwards: int | None = None
+        self._prompt_tokens: int | None = None
 
     def begin_conversation(self) -> None:
         """Do nothing: every request names its whole context."""
 
     def _encode(self, request: TurnRequest) -> bytes:
         self._request_id += 1
-        self._accepted_ns = self._forwards = None
+        self._accepted_ns = self._forwards = self._prompt_tokens = None
         submit = self._client.encode_submit(
             request_id=self._request_id,
+            slot=request.slot,
             prompt=request.prompt,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
@@ -65,7 +69,9 @@ class ServeSession(StdioSession):
         )
         return submit if self._options is None else encode_options(self._request_id, self._options) + submit
 
-    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+    def _take(
+        self, at_ns: int, events: Sequence[Reply], answer: Answer, request: TurnRequest
+    ) -> Ending | None:
         tokens = []
         ending = None
         for event in events:
@@ -74,12 +80,17 @@ class ServeSession(StdioSession):
                     tokens.append(event.payload)
                 case Accepted():
                     self._accepted_ns = at_ns
+                    self._prompt_tokens = event.prompt_tokens
                 case TurnProfile():
                     self._forwards = event.profile.forwards
                 case Refused(code=code) if code == NOT_FOUND:
-                    pass  # a STOP that crossed with the end of its turn
+                    pass  # a STOP or CANCEL that crossed with the end of its turn
+                case Refused(code=code) if code == CANCELLED and self._asked_to_end:
+                    ending = self._cut_turn(at_ns, "cancelled")
+                case Refused(code=code) if code == CONTEXT_EXCEEDED and request.may_refuse:
+                    ending = self._cut_turn(at_ns, "refused")
                 case Refused():
-                    raise _refusal(event, place)
+                    raise build_refusal(event, request.place)
                 case Done():
                     ending = self._end_turn(at_ns, event)
                 case _:
@@ -96,11 +107,24 @@ class ServeSession(StdioSession):
             forwards=self._forwards,
         )
 
+    def _cut_turn(self, at_ns: int, cut: Literal["cancelled", "refused"]) -> Ending:
+        return Ending(
+            done_ns=at_ns,
+            stat=None,
+            cut=cut,
+            accepted_ns=self._accepted_ns,
+            prompt_tokens=self._prompt_tokens,
+        )
+
     def _stop(self) -> None:
         self._transport.send(self._client.encode_stop(self._request_id))
 
+    def _cancel(self) -> None:
+        self._transport.send(self._client.encode_cancel(self._request_id))
 
-def _refusal(event: Refused, place: str) -> EngineRefusedError:
+
+def build_refusal(event: Refused, place: str) -> EngineRefusedError:
+    """Return the error for a request that the engine refused."""
     answer = " ".join((event.code, *event.arguments))
     hint = _REFUSAL_HINTS.get(event.code, "its last stderr lines may say why")
     return EngineRefusedError(f"{place}: the engine refused it: ERROR {answer}", hint=hint)

@@ -4,6 +4,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from engine_bindings.errors import (
     EngineDiedError,
@@ -39,10 +40,14 @@ def ignore_output(tokens: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a turn ended on the wire. None where the path does not say."""
+    """How a turn ended on the wire. None where the path does not say.
+
+    ``cut`` names what ended it before its time: a cancel that was heard, or a refusal of the prompt.
+    """
 
     done_ns: int
-    stat: Stat
+    stat: Stat | None
+    cut: Literal["cancelled", "refused"] | None = None
     prompt_tokens: int | None = None
     accepted_ns: int | None = None
     forwards: int | None = None
@@ -68,18 +73,25 @@ class StdioSession(ABC):
         self._log = log
         self._timeouts = timeouts
         self._on_output = on_output
+        self._asked_to_end = False
 
     @abstractmethod
     def _encode(self, request: TurnRequest) -> bytes:
         """Return the bytes that ask for a turn. Raises LocalProtocolError when the protocol has none."""
 
     @abstractmethod
-    def _take(self, at_ns: int, events: Sequence[Reply], answer: Answer, place: str) -> Ending | None:
+    def _take(
+        self, at_ns: int, events: Sequence[Reply], answer: Answer, request: TurnRequest
+    ) -> Ending | None:
         """Take events into the answer; return the ending when they hold it."""
 
     @abstractmethod
     def _stop(self) -> None:
         """Ask the engine to end the running turn."""
+
+    @abstractmethod
+    def _cancel(self) -> None:
+        """Ask the engine to end the running turn and forget about its answer."""
 
     @abstractmethod
     def begin_conversation(self) -> None:
@@ -115,9 +127,13 @@ class StdioSession(ABC):
         waits.begin("first-output-timeout")
         sent_ns = self._transport.now_ns()
         self._transport.send(data)
-        ending = self._read_answer(answer, waits, request.place)
+        ending = self._read_answer(answer, waits, request)
         self._transport.drain_stderr()
-        return _build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+        return build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+
+    def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
+        """Ask for turns one after the other: this session has one slot."""
+        return tuple(self.run_turn(request) for request in requests)
 
     def end(self) -> int:
         """Close the engine's input and wait for its exit."""
@@ -146,12 +162,12 @@ class StdioSession(ABC):
         """Return the last lines of stderr."""
         return self._log.tail_lines(TAIL_LINES)
 
-    def _read_answer(self, answer: Answer, waits: Waits, place: str) -> Ending:
-        asked_to_stop = False
+    def _read_answer(self, answer: Answer, waits: Waits, request: TurnRequest) -> Ending:
+        self._asked_to_end = False
         while True:
-            at_ns, events = self._receive(waits, place)
+            at_ns, events = self._receive(waits, request.place)
             before = len(answer.deliveries)
-            ending = self._take(at_ns, events, answer, place)
+            ending = self._take(at_ns, events, answer, request)
             if len(answer.deliveries) > before:
                 waits.note_output()
                 self._on_output(answer.deliveries[-1].tokens or 1)
@@ -159,13 +175,22 @@ class StdioSession(ABC):
                 return ending
             if answer.is_endless:
                 raise EngineGarbageError(
-                    f"{place}: no end of the turn after {len(answer.raw)} bytes"
+                    f"{request.place}: no end of the turn after {len(answer.raw)} bytes"
                     f" in {len(answer.deliveries)} pieces",
                     hint="that is far more than its cap allows; the engine does not stop",
                 )
-            if answer.stopped and not asked_to_stop:
-                self._stop()
-                asked_to_stop = True
+            if not self._asked_to_end:
+                self._end_early(answer, request)
+
+    def _end_early(self, answer: Answer, request: TurnRequest) -> None:
+        """Stop a turn whose stop string has come, cancel one that is to be cancelled here."""
+        cancel_after = request.cancel_after_tokens
+        if answer.stopped:
+            self._asked_to_end = True
+            self._stop()
+        elif cancel_after is not None and answer.pieces >= cancel_after:
+            self._asked_to_end = True
+            self._cancel()
 
     def _read_counts(self, ending: Ending) -> TurnCounts:  # noqa: ARG002 - chat mode needs it
         """Return what stderr said of the turn that has just ended."""
@@ -219,10 +244,11 @@ def describe_exit(status: int) -> str:
         return f"signal {-status}"
 
 
-def _build_record(
+def build_record(
     request: TurnRequest, answer: Answer, ending: Ending, counts: TurnCounts, sent_ns: int
 ) -> TurnRecord:
-    finish: Finish = "length" if ending.stat.length_limited else "stop"
+    """Return the record of a turn that has ended."""
+    stat = ending.stat
     return TurnRecord(
         conversation=request.conversation,
         turn=request.turn,
@@ -233,16 +259,32 @@ def _build_record(
         sent_ns=sent_ns,
         accepted_ns=ending.accepted_ns,
         done_ns=ending.done_ns,
-        emitted_tokens=ending.stat.emitted_tokens,
+        emitted_tokens=_count_emitted(answer, ending),
         prompt_tokens=ending.prompt_tokens,
         cached_tokens=counts.cached_tokens,
         prefill_tokens=counts.prefill_tokens,
         forwards=counts.forwards if ending.forwards is None else ending.forwards,
         drafted_tokens=counts.drafted_tokens,
         accepted_tokens=counts.accepted_tokens,
-        length_limited=ending.stat.length_limited,
-        finish="stop-string" if answer.stopped else finish,
-        engine_tokens_per_s=ending.stat.tokens_per_s,
+        length_limited=stat.length_limited if stat else None,
+        finish=_name_finish(answer, ending),
+        engine_tokens_per_s=stat.tokens_per_s if stat else None,
         drafts_paused=counts.drafts_paused,
         token_lengths=tuple(answer.token_lengths) if ending.accepted_ns is not None else None,
+        margins=counts.margins,
     )
+
+
+def _count_emitted(answer: Answer, ending: Ending) -> int | None:
+    """Return the engine's count; a turn that ends without one has as many tokens as were framed."""
+    if ending.stat is not None:
+        return ending.stat.emitted_tokens
+    return len(answer.token_lengths) if ending.cut == "cancelled" else None
+
+
+def _name_finish(answer: Answer, ending: Ending) -> Finish:
+    if answer.stopped:
+        return "stop-string"
+    if ending.cut is not None:
+        return ending.cut
+    return "length" if ending.stat and ending.stat.length_limited else "stop"

@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from engine_bindings.wire.stderr_lines import (
     DecodeForwards,
     DraftsPaused,
+    LogitGap,
     PrefixReuse,
     SpeculationCounts,
     StderrEvent,
 )
+from harness.transcript import Margin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +23,7 @@ class TurnCounts:
     drafted_tokens: int | None = None
     accepted_tokens: int | None = None
     drafts_paused: int = 0
+    margins: tuple[Margin, ...] | None = None
 
     def add(self, event: StderrEvent) -> "TurnCounts":
         """Return the counts with one more line of stderr taken in."""
@@ -35,5 +38,8 @@ class TurnCounts:
                 )
             case DraftsPaused():
                 return replace(self, drafts_paused=self.drafts_paused + 1)
+            case LogitGap():
+                margin = Margin(best=event.top1_id, second=event.top2_id, gap=event.gap)
+                return replace(self, margins=(*(self.margins or ()), margin))
             case _:
                 return self

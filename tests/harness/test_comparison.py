@@ -110,15 +110,6 @@ def test_what_decides_nothing_is_noted():
     assert any("was not checked" in note for note in notes)
 
 
-def test_counters_that_contradict_each_other_are_named():
-    plan = make_plan()
-    bent = run_healthy(
-        plan, lambda spec, turn: replace(turn, drafted_tokens=3) if spec.arm == CHAT_ON else turn
-    )
-    notes = judge_run(plan, bent)[0].notes
-    assert sum("accepted 18 of 3 drafts" in note for note in notes) == 8
-
-
 def test_remarks_of_the_runner_are_passed_on():
     plan = make_plan()
     records = list(run_healthy(plan))

@@ -41,9 +41,9 @@ def test_a_healthy_run_is_identical_everywhere():
 
 def test_a_changed_token_breaks_the_contrasts_of_its_arm_and_no_other():
     found = results(make_plan(), change_serve_on)
-    broken = {name for name, result in found.items() if result.state == "different"}
-    assert broken == {"path on", "speculation serve"}
-    assert {result.state for name, result in found.items() if name not in broken} == {"identical"}
+    broken = {name: result.state for name, result in found.items() if result.state != "identical"}
+    # Between depths it might be a near-tie, as long as no probe has shown that it is none.
+    assert broken == {"path on": "different", "speculation serve": "undecided"}
 
 
 def test_after_the_first_difference_a_conversation_is_left_out_and_counted():

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.identity import END_OF_ANSWER, Difference, TurnComparison, compare_turns, show_bytes
+from harness.transcript import TurnRecord
 from tests.harness.run_builders import make_turn
 
 tokens = st.lists(st.binary(min_size=1, max_size=4), min_size=1, max_size=12)
@@ -156,3 +157,25 @@ def test_bytes_are_shown_on_one_printable_line(data: bytes, shown: str):
 @given(st.binary(max_size=30))
 def test_whatever_the_bytes_they_are_printable(data: bytes):
     assert show_bytes(data).isprintable()
+
+
+def cancelled(text: bytes, **changes: object) -> TurnRecord:
+    return make_turn(text=text, finish="cancelled", emitted_tokens=None, **changes)
+
+
+def test_a_cancelled_answer_must_be_the_beginning_of_the_other_and_no_more():
+    whole = make_turn(text=b"one two three", emitted_tokens=3, finish="stop")
+    assert compare_turns(cancelled(b"one"), whole).differences == ()
+    assert compare_turns(whole, cancelled(b"one t")).differences == ()
+    assert compare_turns(cancelled(b"one"), cancelled(b"one two")).differences == ()
+    assert [d.field for d in compare_turns(cancelled(b"onX"), whole).differences] == ["tokens"]
+    assert [d.field for d in compare_turns(cancelled(b"one two three four"), whole).differences] == ["tokens"]
+    other_prompt = compare_turns(cancelled(b"one", prompt_tokens=9), whole).differences
+    assert [d.field for d in other_prompt] == ["prompt_tokens"]
+
+
+def test_two_refusals_are_the_same_and_report_nothing_to_compare():
+    refused = make_turn(text=b"", finish="refused", emitted_tokens=None, prompt_tokens=None)
+    assert compare_turns(refused, refused) == TurnComparison(differences=(), not_compared=())
+    answered = compare_turns(refused, make_turn(text=b"", finish="length")).differences
+    assert [d.field for d in answered] == ["finish_reason"]

@@ -1,5 +1,7 @@
 """Figures of a turn by hand-made deliveries, and the sums over turns."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.metric_words import METRICS, MIN_TOKENS_FOR_RATE
@@ -16,7 +18,7 @@ from harness.metrics import (
 )
 from harness.plan import Arm, CellSpec
 from harness.transcript import CellRecord, Delivery, TurnRecord
-from tests.harness.run_builders import CHAT_OFF, CHAT_ON, SERVE_ON, make_turn
+from tests.harness.run_builders import CHAT_OFF, CHAT_ON, SERVE_ON, make_plan, make_turn, run_healthy
 
 MS = 1_000_000
 
@@ -150,6 +152,23 @@ def test_nothing_reported_is_not_zero():
 
 def test_every_figure_of_a_turn_is_a_defined_word():
     words = {metric.name for metric in METRICS}
-    fields = set(TurnMetrics.__dataclass_fields__) - {"conversation", "turn"}
+    fields = set(TurnMetrics.__dataclass_fields__) - {"conversation", "turn", "finish"}
     assert fields <= words
     assert isinstance(derive_metrics(make_record(make_turn())), CellMetrics)
+
+
+def test_a_turn_without_tokens_needs_no_forwards_to_be_reported():
+    plan = make_plan()
+    records = run_healthy(plan, lambda spec, turn: replace(turn, emitted_tokens=0, forwards=None))
+    turns = derive_metrics(records[0]).turns
+    counted = replace(turns[0], emitted_tokens=6, forwards=6)
+    totals = sum_turns([counted, turns[1]])
+    assert (totals.emitted_tokens, totals.forwards) == (6, 6)
+    assert sum_turns([counted, replace(turns[1], emitted_tokens=3)]).forwards is None
+
+
+def test_counts_of_cancelled_and_refused_turns_are_in_no_sum():
+    plan = make_plan()
+    turns = derive_metrics(run_healthy(plan)[0]).turns
+    cut = [replace(turns[0], finish=finish, forwards=None) for finish in ("cancelled", "refused")]
+    assert sum_turns([*turns, *cut]) == sum_turns(turns)

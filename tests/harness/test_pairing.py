@@ -3,8 +3,18 @@
 from dataclasses import replace
 
 from harness.pairing import pair_cells, select_latest
-from harness.transcript import Failure
-from tests.harness.run_builders import CHAT_OFF, SERVE_OFF, make_plan, run_healthy
+from harness.plan import CellSpec, Plan, build_plan
+from harness.scenario import Conversation, Turn
+from harness.transcript import Failure, TurnRecord
+from tests.harness.run_builders import (
+    CHAT_OFF,
+    SERVE_OFF,
+    SERVE_ON,
+    judge_run,
+    make_plan,
+    make_scenario,
+    run_healthy,
+)
 
 FAILURE = Failure(code="engine-died", message="died", hint="")
 
@@ -65,3 +75,62 @@ def test_the_turn_after_a_stop_string_has_an_uncertain_prefix():
     )
     pairs = pair_cells(plan, records).contrasts[0].pairs
     assert [pair.prefix_uncertain for pair in pairs] == [False, True, False, True]
+
+
+def plan_with_a_relation() -> Plan:
+    """Plan a conversation whose third turn must answer what the first answered."""
+    turns = (
+        Turn(kind="user", text="a", max_tokens=24),
+        Turn(kind="user", text="b", max_tokens=24),
+        Turn(kind="user", text="a", max_tokens=24, after=0, same_as=(1,)),
+    )
+    talk = Conversation(id="copy-1", category="copy", system=None, turns=turns)
+    return build_plan([make_scenario("branches", conversations=(talk,))], repetitions=2)
+
+
+def test_declared_relations_are_held_within_each_cell():
+    plan = plan_with_a_relation()
+    within = [c for c in pair_cells(plan, run_healthy(plan)).contrasts if c.contrast.kind == "within"]
+    assert [c.contrast.name for c in within] == [
+        "within chat/0",
+        "within chat/3",
+        "within serve/0",
+        "within serve/3",
+    ]
+    for item in within:
+        assert [(p.cell_a == p.cell_b, p.a.turn, p.b.turn, p.answers_only) for p in item.pairs] == [
+            (True, 2, 2, True)
+        ] * 2
+    assert judge_run(plan, run_healthy(plan))[1].status == "pass"
+
+
+def test_a_broken_relation_is_open_and_names_its_arm():
+    def spoil(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if turn.turn == 2:
+            return replace(turn, text=b"X" + turn.text[1:])
+        return turn
+
+    plan = plan_with_a_relation()
+    comparison, verdict = judge_run(plan, run_healthy(plan, spoil))
+    assert verdict.status == "inconclusive"
+    assert "within chat/0 differs in branches, copy-1, turn 3" in verdict.sentence
+    assert {finding.verdict_class for finding in comparison.findings} == {"unproven"}
+
+
+def test_no_relation_no_contrast_within():
+    plan = make_plan()
+    assert all(contrast.kind != "within" for contrast in plan.contrasts)
+
+
+def test_the_prefix_after_a_cancel_is_compared_on_one_path_only():
+    def cancel(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, finish="cancelled") if turn.turn == 0 else turn
+
+    plan = make_plan()
+    pairing = pair_cells(plan, run_healthy(plan, cancel))
+    uncertain = {
+        c.contrast.name: {pair.prefix_uncertain for pair in c.pairs if pair.a.turn == 1}
+        for c in pairing.contrasts
+    }
+    assert uncertain["path on"] == {True}
+    assert uncertain["speculation serve"] == uncertain[f"self {SERVE_ON.label}"] == {False}

@@ -82,7 +82,7 @@ def test_an_impossible_request_is_refused(names: list[str], depth: int, repetiti
 def test_a_plan_survives_json():
     plan = build_plan([make_scenario()])
     assert from_json(Plan, to_json(plan)) == plan
-    assert plan.to_dict()["cells"][0]["arm"] == {"path": "chat", "depth": 0}
+    assert plan.to_dict()["cells"][0]["arm"] == {"path": "chat", "depth": 0, "slots": 1}
 
 
 def test_a_cell_and_an_arm_have_names():
@@ -97,3 +97,13 @@ def test_a_small_model_waits_less_than_a_large_one() -> None:
     assert choose_timeouts(SMALL_MODEL_BYTES + 1) == Timeouts()
     for field in fields(Timeouts):
         assert getattr(SMALL_MODEL_TIMEOUTS, field.name) < getattr(Timeouts(), field.name)
+
+
+def test_several_slots_are_an_arm_of_their_own_where_a_scenario_asks_for_them():
+    plan = build_plan([make_scenario("one"), make_scenario("two", slots=2)], repetitions=1)
+    assert [arm.label for arm in plan.arms] == ["chat/0", "chat/3", "serve/0", "serve/3", "serve/0x2"]
+    slots = [c for c in plan.contrasts if c.kind == "slots"]
+    assert [(c.name, c.a.label, c.b.label) for c in slots] == [("slots 2", "serve/0", "serve/0x2")]
+    assert "self serve/0x2" in [c.name for c in plan.contrasts]
+    assert [spec.key for spec in plan.cells if spec.arm.slots > 1] == ["serve/0x2 two 0"]
+    assert plan.worst_case_tokens == 9 * 96

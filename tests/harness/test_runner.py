@@ -1,7 +1,7 @@
 """The runner over scripted sessions: which turns it asks for, and what it makes of failures."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -66,6 +66,10 @@ class FakeSession:
             finish="stop",
         )
 
+    def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
+        self._asked.append(len(requests))
+        return tuple(self.run_turn(request) for request in reversed(requests))[::-1]
+
     def end(self) -> int:
         return 0
 
@@ -86,12 +90,18 @@ class FakeLauncher:
         self.asked: dict[str, list[object]] = {}
         self._script = script
 
-    def launch(self, arm: Arm, scenario: Scenario) -> Launch:
-        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"),))
+    def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
+        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"), *extra))
 
     @contextmanager
     def open(
-        self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+        self,
+        arm: Arm,
+        scenario: Scenario,
+        extra: Iterable[Pin] = (),
+        *,
+        stderr_file: BinaryIO,
+        on_output: Callable[[int], None],
     ) -> Iterator[EngineSession]:
         if self._script is None:
             raise EngineStartError("cannot run it")
@@ -230,7 +240,13 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
     class OneArmStarts(FakeLauncher):
         @contextmanager
         def open(
-            self, arm: Arm, scenario: Scenario, *, stderr_file: BinaryIO, on_output: Callable[[int], None]
+            self,
+            arm: Arm,
+            scenario: Scenario,
+            extra: Iterable[Pin] = (),
+            *,
+            stderr_file: BinaryIO,
+            on_output: Callable[[int], None],
         ) -> Iterator[EngineSession]:
             if arm.label != "serve/3":
                 raise EngineStartError("cannot run it")
@@ -243,3 +259,19 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
     codes = [record.failure and record.failure.code for record in sink.records]
     assert codes.count("engine-start") == 6
     assert codes.count(None) == 2
+
+
+def test_conversations_of_a_slotted_arm_run_side_by_side_and_are_recorded_in_their_order() -> None:
+    text = TEXT.replace('entry = "line"', "slots = 2")
+    plan = build_plan([parse_scenario(text, "s.toml", lambda name: "")], repetitions=1)
+    sink, launcher = run(plan, lambda arm, request: request.conversation.encode())
+
+    asked = launcher.asked["serve/0x2"]
+    assert [item for item in asked if isinstance(item, int)] == [2]
+    assert [(r.conversation, r.turn, r.slot) for r in requests(launcher, "serve/0x2")] == [
+        ("b", 0, 1),
+        ("a", 0, 0),
+        ("a", 1, 0),
+    ]
+    record = next(r for r in sink.records if r.spec.arm.slots == 2)
+    assert [(turn.conversation, turn.turn) for turn in record.turns] == [("a", 0), ("a", 1), ("b", 0)]

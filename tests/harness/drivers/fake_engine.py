@@ -15,6 +15,8 @@ CHAT_READY = BANNER + READY + b"TIERS 0 0 8 0.00 0.00\n"
 SERVE_READY = BANNER + READY + b"HWINFO 2 24.7 23.8 0 0.0 cpu|\nTIERS 0 0 8 0.00 0.00\nEMAP 1 2 0000\n"
 CHAT_END = b"\x01\x01END\x01\x01\n"
 
+history = b""
+
 
 def write_fake(path: Path, behaviour: str) -> Path:
     """Write an executable at ``path`` and return it."""
@@ -59,9 +61,13 @@ def read_request() -> tuple[bytes, bytes] | None:
 
 def answer(request: tuple[bytes, bytes], tokens: list[bytes], *, forwards: int, length: int = 0) -> None:
     """Answer a request completely, by the rules of the mode that was asked for."""
+    global history  # noqa: PLW0603 - what is in the cache of this process
     request_id, prompt = request
+    pairs = enumerate(zip(history, prompt, strict=False))
+    cached = next((i for i, (old, new) in pairs if old != new), min(len(history), len(prompt)))
+    history = prompt + b"".join(tokens)
     counts = b"%d 100.00 0.0 0.01 %d %d\n" % (len(tokens), len(prompt), length)
-    complain(f"[API] KV slot 0 prefix 0/{len(prompt)} token, prefill {len(prompt)}\n")
+    complain(f"[API] KV slot 0 prefix {cached}/{len(prompt)} token, prefill {len(prompt) - cached}\n")
     if is_serve():
         say(b"ACCEPT %s %d\n" % (request_id, len(prompt)))
         for token in tokens:

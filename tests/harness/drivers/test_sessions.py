@@ -36,7 +36,14 @@ TIMEOUTS = Timeouts(
 )
 
 
-def request(*, line: bytes | None = None, stop: tuple[str, ...] = (), turn: int = 0) -> TurnRequest:
+def request(
+    *,
+    line: bytes | None = None,
+    stop: tuple[str, ...] = (),
+    turn: int = 0,
+    cancel_after_tokens: int | None = None,
+    may_refuse: bool = False,
+) -> TurnRequest:
     return TurnRequest(
         conversation="c",
         turn=turn,
@@ -46,6 +53,8 @@ def request(*, line: bytes | None = None, stop: tuple[str, ...] = (), turn: int 
         temperature=0.0,
         top_p=1.0,
         stop=stop,
+        cancel_after_tokens=cancel_after_tokens,
+        may_refuse=may_refuse,
     )
 
 
@@ -365,3 +374,75 @@ def test_paused_drafts_are_counted() -> None:
     session.start()
 
     assert session.run_turn(request()).drafts_paused == 2
+
+
+def test_cancelled_serve_turn_keeps_what_was_framed() -> None:
+    session, transport = serve(
+        SERVE_READY,
+        Out(data=b"ACCEPT 1 38\nDATA 1 4\none \n"),
+        Out(data=b"DATA 1 3\ntwo\n"),
+        Out(data=b"DATA 1 6\n three\nERROR 1 CANCELLED\n", at_ns=90),
+    )
+
+    session.start()
+    record = session.run_turn(request(cancel_after_tokens=2))
+
+    assert transport.sent.endswith(b"CANCEL 1\n")
+    assert transport.sent.count(b"CANCEL") == 1
+    assert (record.finish, record.text, record.emitted_tokens) == ("cancelled", b"one two three", 3)
+    assert (record.prompt_tokens, record.length_limited, record.done_ns) == (38, None, 90)
+
+
+def test_cancel_that_crossed_with_the_end_leaves_the_turn_as_it_ended() -> None:
+    session, _ = serve(
+        SERVE_READY,
+        Out(data=b"ACCEPT 1 5\nDATA 1 3\none\n"),
+        Out(data=b"DONE 1 STAT 1 50.00 0.0 0.01 5 0\n"),
+        Out(data=b"ERROR 1 NOT_FOUND\nACCEPT 2 5\nDATA 2 2\nok\nDONE 2 STAT 1 50.00 0.0 0.01 5 0\n"),
+    )
+
+    session.start()
+    first = session.run_turn(request(cancel_after_tokens=1))
+    second = session.run_turn(request(turn=1))
+
+    assert (first.finish, first.emitted_tokens, second.text) == ("stop", 1, b"ok")
+
+
+def test_chat_turn_is_cancelled_by_a_signal_after_so_many_pieces() -> None:
+    session, transport = chat(
+        CHAT_READY, Out(data=b"one "), Out(data=b"two "), Out(data=END + b"STAT 5 9.00 0.0 0.01 5 0\n")
+    )
+
+    session.start()
+    record = session.run_turn(request(cancel_after_tokens=2))
+
+    assert transport.interrupts == 1
+    assert (record.finish, record.text, record.emitted_tokens) == ("cancelled", b"one two ", 5)
+
+
+def test_chat_turn_that_reached_its_cap_was_not_cancelled() -> None:
+    session, _ = chat(CHAT_READY, Out(data=b"one"), Out(data=END + b"STAT 16 9.00 0.0 0.01 5 1\n"))
+
+    session.start()
+
+    assert session.run_turn(request(cancel_after_tokens=1)).finish == "length"
+
+
+def test_refused_prompt_is_a_result_where_it_may_be_one() -> None:
+    served, _ = serve(SERVE_READY, Out(data=b"ERROR 1 CONTEXT_EXCEEDED 140 126\n"))
+    typed, _ = chat(CHAT_READY, Out(data=END + b"STAT 0 0.00 0.0 0.01 0 0\n"))
+
+    for session in (served, typed):
+        session.start()
+        record = session.run_turn(request(may_refuse=True))
+        assert (record.finish, record.text) == ("refused", b"")
+        assert (record.emitted_tokens, record.prompt_tokens, record.forwards) == (None, None, None)
+
+
+def test_other_refusal_than_of_a_long_prompt_is_never_a_result() -> None:
+    session, _ = serve(SERVE_READY, Out(data=b"ERROR 1 SLOT_BUSY\n"))
+
+    session.start()
+
+    with pytest.raises(EngineRefusedError, match="SLOT_BUSY"):
+        session.run_turn(request(may_refuse=True))

@@ -1,0 +1,75 @@
+"""What a verdict may cost: tokens are its price on a machine that decodes one in a second."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine_bindings.errors import UsageError
+from harness.plan import Plan
+from harness.probes import Probe, price_probes
+from harness.scenario import Scenario
+
+
+def cut_plan(plan: Plan, budget_tokens: int) -> Plan:
+    """Return the plan cut to ``budget_tokens``, with what was left out in its notes.
+
+    Repetitions go first: what they show, a probe shows where a difference was seen. Then conversations go,
+    from the last scenario backwards, as the user named the most telling one first. Probes are paid from what
+    is left when the cells are done.
+
+    Raises:
+        UsageError: not even one conversation on every arm fits.
+    """
+    left_out: list[str] = []
+    whole, plan = plan.worst_case_tokens, replace(plan, budget_tokens=budget_tokens)
+    if plan.worst_case_tokens > budget_tokens and plan.repetitions > 1:
+        plan = replace(plan, repetitions=1, cells=tuple(spec for spec in plan.cells if spec.repetition == 0))
+        left_out.append("left out to keep to the budget: every repetition but the first")
+    while plan.worst_case_tokens > budget_tokens:
+        plan, dropped = _drop_last_conversation(plan, whole)
+        left_out.append(f"left out to keep to the budget: {dropped}")
+    return replace(plan, left_out=tuple(left_out))
+
+
+def _drop_last_conversation(plan: Plan, whole_tokens: int) -> tuple[Plan, str]:
+    *others, last = plan.scenarios
+    *kept, dropped = last.conversations
+    if not kept and not others:
+        raise UsageError(
+            f"--budget {plan.budget_tokens}: the first conversation, {dropped.id!r} of {last.name!r}, takes "
+            f"{plan.worst_case_tokens:,} tokens on the {len(plan.arms)} arms",
+            hint=f"the whole plan takes {whole_tokens:,} tokens at most; --dry-run lists them",
+        )
+    if kept:
+        return _with_scenarios(plan, (*others, replace(last, conversations=tuple(kept)))), (
+            f"conversation {dropped.id!r} of {last.name!r}"
+        )
+    return _with_scenarios(plan, others), f"scenario {last.name!r}"
+
+
+def _with_scenarios(plan: Plan, scenarios: Sequence[Scenario]) -> Plan:
+    names = {scenario.name for scenario in scenarios}
+    cells = tuple(spec for spec in plan.cells if spec.scenario in names)
+    return replace(plan, scenarios=tuple(scenarios), cells=cells)
+
+
+def select_affordable(
+    plan: Plan, probes: Sequence[Probe], decoded_tokens: int
+) -> tuple[tuple[Probe, ...], tuple[Probe, ...]]:
+    """Return the probes that still fit into the budget, and those that do not."""
+    if plan.budget_tokens is None:
+        return tuple(probes), ()
+    room, fits = plan.budget_tokens - decoded_tokens, []
+    for probe in probes:
+        if probe.worst_case_tokens > room:
+            break
+        room -= probe.worst_case_tokens
+        fits.append(probe)
+    return tuple(fits), tuple(probes[len(fits) :])
+
+
+def describe_price(plan: Plan) -> str:
+    """Return what the run decodes at most, as one line."""
+    cells = f"{plan.worst_case_tokens:,} decoded at most"
+    probes = f"{price_probes(plan):,} more at most to look into one difference"
+    budget = "" if plan.budget_tokens is None else f"; never more than {plan.budget_tokens:,} in all"
+    return f"{cells}, {probes}{budget}"

@@ -1,0 +1,156 @@
+"""The differences of a run as cases: two turns, the place where they part, and who can be asked again."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from harness.contrasts import ContrastResult, FoundDifference
+from harness.identity import first_token_index
+from harness.metrics import AnswerKey
+from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind, ProbeMark
+from harness.scenario import Turn
+from harness.transcript import CellRecord, TurnRecord
+
+Records = Mapping[CellSpec, CellRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One difference of a contrast, with the two turns that show it.
+
+    Attributes:
+        contrast, found: the difference. a, b: its two turns.
+        probed_a, probed_b: the arms whose probes speak for it. They are those of serve mode where that
+            path shows the same difference, because serve mode shows which bytes are a token.
+        turn: the request. typed: a chat arm typed a line.
+        prefix_bytes: the common part of both answers, up to the start of the first token that differs.
+        token_index: of that token, None when no cell shows boundaries.
+    """
+
+    contrast: Contrast
+    found: FoundDifference
+    a: TurnRecord
+    b: TurnRecord
+    probed_a: Arm
+    probed_b: Arm
+    turn: Turn
+    typed: bool
+    prefix_bytes: int
+    token_index: int | None
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """Scenario, conversation and turn."""
+        return self.found.scenario, self.found.conversation, self.found.turn
+
+    def spec(self, arm: Arm, kind: ProbeKind) -> CellSpec:
+        """Return the cell of one probe of this case."""
+        scenario, conversation, turn = self.place
+        offset = self.prefix_bytes if kind == "score" else 0
+        mark = ProbeMark(kind=kind, conversation=conversation, turn=turn, offset_bytes=offset)
+        return CellSpec(arm=arm, scenario=scenario, repetition=0, probe=mark)
+
+
+def list_cases(
+    plan: Plan,
+    results: Iterable[ContrastResult],
+    latest: Records,
+    lengths: Mapping[AnswerKey, tuple[int, ...]],
+) -> tuple[Case, ...]:
+    """Return the differences between arms, in the order of the contrasts."""
+    cases = [
+        _build_case(plan, result.contrast, found, latest, lengths)
+        for result in results
+        if result.contrast.kind in ("path", "speculation")
+        for found in result.found
+    ]
+    return tuple(_share_probes(case, cases) for case in cases)
+
+
+def sweep_depths(plan: Plan, depth: int) -> tuple[int, ...]:
+    """Return the other depths that a difference at ``depth`` is looked for at: 1 to one more than it."""
+    return tuple(d for d in range(1, min(depth + 1, plan.max_depth) + 1) if d != depth)
+
+
+def score_arm(case: Case) -> Arm:
+    """Return the arm that scores the common part of the answers: its path without drafting."""
+    return Arm(path=case.probed_a.path, depth=0)
+
+
+def common_bytes(a: bytes, b: bytes) -> int:
+    """Return how many leading bytes two texts share."""
+    size = min(len(a), len(b))
+    return next((i for i in range(size) if a[i] != b[i]), size)
+
+
+def _build_case(
+    plan: Plan,
+    contrast: Contrast,
+    found: FoundDifference,
+    latest: Records,
+    lengths: Mapping[AnswerKey, tuple[int, ...]],
+) -> Case:
+    scenario = plan.scenario(found.scenario)
+    conversation = next(c for c in scenario.conversations if c.id == found.conversation)
+    a = _find_turn(latest, contrast.a, found, found.repetitions_a[0])
+    b = _find_turn(latest, contrast.b, found, found.repetitions_b[0])
+    index, start = _locate(found, a, b, lengths)
+    return Case(
+        contrast=contrast,
+        found=found,
+        a=a,
+        b=b,
+        probed_a=contrast.a,
+        probed_b=contrast.b,
+        turn=conversation.turns[found.turn],
+        typed="line" in (a.entry, b.entry),
+        prefix_bytes=start,
+        token_index=index,
+    )
+
+
+def _find_turn(latest: Records, arm: Arm, found: FoundDifference, repetition: int) -> TurnRecord:
+    spec = CellSpec(arm=arm, scenario=found.scenario, repetition=repetition)
+    return next(t for t in latest[spec].turns if (t.conversation, t.turn) == (found.conversation, found.turn))
+
+
+def _locate(
+    found: FoundDifference, a: TurnRecord, b: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
+) -> tuple[int | None, int]:
+    """Return the index of the first token that differs and the byte at which it starts."""
+    ends_a, ends_b = (_ends(found.scenario, turn, lengths) for turn in (a, b))
+    index = first_token_index(a, b, ends_a, ends_b)
+    ends = ends_a if ends_a is not None else ends_b
+    if index is not None and ends is not None:
+        return index, ends[index - 1] if index else 0
+    offset = common_bytes(a.text, b.text)
+    while offset and offset < len(a.text) and a.text[offset] & 0xC0 == 0x80:
+        offset -= 1
+    return None, offset
+
+
+def _ends(
+    scenario: str, turn: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """Return where each token of an answer ends, as it or a cell with the same answer shows it."""
+    key = (scenario, turn.conversation, turn.turn, turn.text, turn.emitted_tokens or 0)
+    known = turn.token_lengths or lengths.get(key)
+    return None if known is None else tuple(accumulate(known))
+
+
+def _share_probes(case: Case, cases: Iterable[Case]) -> Case:
+    """Let the probes of serve mode speak for chat mode, where both paths show the same difference."""
+    if case.contrast.kind != "speculation" or case.contrast.a.path == "serve":
+        return case
+    for other in cases:
+        served = other.contrast.kind == "speculation" and other.contrast.a.path == "serve"
+        same_texts = (other.a.text, other.b.text) == (case.a.text, case.b.text)
+        if served and other.place == case.place and same_texts:
+            return replace(
+                case,
+                probed_a=other.probed_a,
+                probed_b=other.probed_b,
+                prefix_bytes=other.prefix_bytes,
+                token_index=other.token_index,
+            )
+    return case

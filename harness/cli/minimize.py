@@ -1,0 +1,193 @@
+"""``coli-ab minimize``: shrink a failing case of a run to the smallest that still fails in the same way."""
+
+import argparse
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine_bindings.errors import UsageError
+from harness.cli.output import write_result
+from harness.cli.pair_bench import PairBench
+from harness.failing import Failing, find_failing
+from harness.minimize import Case, Minimizer, Step
+from harness.rundir import read_run
+from harness.scenario import Scenario
+from harness.scenario_text import name_grammar_file, render_scenario
+
+EXIT_INCONCLUSIVE = 3
+EXIT_INTERRUPTED = 130
+DEFAULT_MAX_RUNS = 300
+
+DESCRIPTION = """\
+Runs the two arms of a failing contrast again on ever smaller scenarios: fewer conversations and turns,
+lower caps, shorter texts, fewer settings, a smaller depth. Keeps the smallest that still fails in the same
+way (same kind of contrast and same first differing field, or the same failure of a cell) and writes it as a
+scenario file.
+"""
+
+EPILOG = """\
+exit statuses: 0 a case was written, 2 the request is wrong, 3 the failure did not show again, 130 interrupted
+(the best case so far is written).
+
+examples:
+  coli-ab minimize runs/RUN
+  coli-ab minimize runs/RUN --pair "speculation serve" --budget 2000
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "minimize",
+        help="shrink a failing case of a run",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("run_directory", type=Path, metavar="RUN", help="directory of the run")
+    parser.add_argument(
+        "--pair",
+        metavar="P",
+        help="the contrast, by its name in the report, or by its arms: chat/3=serve/3"
+        " (default: the first failing one that the verdict names)",
+    )
+    parser.add_argument(
+        "--max-runs",
+        type=int,
+        default=DEFAULT_MAX_RUNS,
+        metavar="N",
+        help="cases to try at most, each on both arms (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--budget", type=int, metavar="TOKENS", help="tokens to decode at most, over all tries"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="scenario file to write (default: RUN/minimal-<contrast>.toml)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    contents = read_run(arguments.run_directory)
+    failing = _choose(find_failing(contents.plan, contents.records), arguments.pair)
+    bench = PairBench(contents, failing)
+    for line in bench.warnings():
+        sys.stderr.write(f"coli-ab: {line}\n")
+    name = failing.contrast.name.replace(" ", "-").replace("/", "-")
+    out = arguments.out or arguments.run_directory / f"minimal-{name}.toml"
+    sys.stderr.write(f"{failing.contrast.name}: {_describe(failing)}\n")
+    minimizer = Minimizer(bench.whole_case(), failing)
+    limits = _Limits(runs=arguments.max_runs, tokens=arguments.budget)
+    interrupted = _search(minimizer, bench, limits, out)
+    if minimizer.best is None:
+        write_result(f"The failure did not show again in {bench.runs} runs of its arms.\n")
+        return EXIT_INTERRUPTED if interrupted else EXIT_INCONCLUSIVE
+    write_result(_conclude(minimizer, bench, out))
+    return EXIT_INTERRUPTED if interrupted else 0
+
+
+def _choose(failing: tuple[Failing, ...], pair: str | None) -> Failing:
+    if not failing:
+        raise UsageError("no contrast of this run fails", hint="there is nothing to minimize")
+    if pair is None:
+        return failing[0]
+    for item in failing:
+        contrast = item.contrast
+        if pair in (contrast.name, f"{contrast.a.label}={contrast.b.label}"):
+            return item
+    names = ", ".join(repr(item.contrast.name) for item in failing)
+    raise UsageError(f"--pair {pair}: no contrast of that name fails", hint=f"those that fail: {names}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """What a search may cost."""
+
+    runs: int
+    tokens: int | None
+
+    def is_over(self, bench: PairBench) -> bool:
+        """Say whether it has cost that much."""
+        return bench.runs >= self.runs or (self.tokens is not None and bench.tokens >= self.tokens)
+
+
+def _search(minimizer: Minimizer, bench: PairBench, limits: _Limits, out: Path) -> bool:
+    """Search for a smaller case and write each that is found; return True when interrupted."""
+    search = minimizer.search()
+    try:
+        step = next(search, None)
+        while step is not None and not limits.is_over(bench):
+            result = bench.try_case(step.case)
+            # The case counts as found only once the search has taken it.
+            following = _send(search, result)
+            if result is not None:
+                _keep(minimizer, bench, step, out)
+            step = following
+        if step is not None:
+            sys.stderr.write("the limit is reached: this is the smallest case so far\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: this is the smallest case so far\n")
+        return True
+    return False
+
+
+def _send(search: Generator[Step, Failing | None, None], result: Failing | None) -> Step | None:
+    try:
+        return search.send(result)
+    except StopIteration:
+        return None
+
+
+def _keep(minimizer: Minimizer, bench: PairBench, step: Step, out: Path) -> None:
+    scenario = _name_scenario(step.case, minimizer.failing)
+    out.write_text(render_scenario(scenario), encoding="utf-8")
+    if scenario.grammar is not None:
+        # To the byte: a newline that is changed on the way would be another grammar.
+        out.with_name(name_grammar_file(scenario)).write_bytes(scenario.grammar.text.encode("utf-8"))
+    sys.stderr.write(f"[{bench.runs} runs, {bench.tokens} tokens] {step.name}: {_measure(step.case)}\n")
+    sys.stderr.flush()
+
+
+def _name_scenario(case: Case, failing: Failing) -> Scenario:
+    name = case.scenario.name
+    return replace(
+        case.scenario,
+        name=name if name.startswith("minimal-") else f"minimal-{name}",
+        title=f"The smallest case of {name} in which {failing.contrast.name} fails",
+        description=_describe(failing),
+    )
+
+
+def _measure(case: Case) -> str:
+    turns, tokens = case.scenario.turn_count, case.scenario.worst_case_tokens
+    counts = f"{turns} {_plural('turn', turns)}, at most {tokens} {_plural('token', tokens)}"
+    return f"{counts}, {case.prompt_bytes} bytes of text, depth {case.depth}"
+
+
+def _plural(noun: str, number: int) -> str:
+    return noun if number == 1 else f"{noun}s"
+
+
+def _describe(failing: Failing) -> str:
+    place = f"{failing.scenario}, {failing.conversation}, turn {failing.turn + 1}"
+    if failing.difference is None:
+        return f"{place}: {failing.symptom.removeprefix('failure:')}: {failing.message}"
+    difference = failing.difference
+    a, b = failing.contrast.a.label, failing.contrast.b.label
+    return f"{place}: {difference.field}: {a} gives {difference.a}, {b} gives {difference.b}"
+
+
+def _conclude(minimizer: Minimizer, bench: PairBench, out: Path) -> str:
+    assert minimizer.best is not None, "there is a best case when there is something to say"  # noqa: S101
+    return (
+        f"{_measure(minimizer.best)}, found in {bench.runs} runs and {bench.tokens} tokens\n"
+        f"{_describe(minimizer.failing)}\n"
+        f"scenario file: {out}\n"
+        f"to see it:     {bench.command(minimizer.best, out)}\n"
+    )

@@ -1,0 +1,165 @@
+"""Counts of one turn that contradict each other, or what they count, whatever the text says."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.findings import Finding, VerdictClass
+from harness.plan import Arm, CellSpec, Plan
+from harness.scenario import Turn
+from harness.transcript import CellRecord, TurnRecord
+
+# An untrained head is right about as often as chance; a trained one keeps one draft in two or more.
+MIN_ACCEPTANCE_RATE = 0.02
+# So many drafts make that a fact about the head and not about one text.
+MIN_DRAFTED_TOKENS = 64
+# Engines keep a few rows of the context free for drafts and for the token behind the last one.
+CONTEXT_MARGIN = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedTurn:
+    """A turn with what was asked of it."""
+
+    arm: Arm
+    asked: Turn
+    turn: TurnRecord
+    context_tokens: int | None
+    span_drafts: bool
+    """A grammar that only drafts adds spans of forced tokens, which may be longer than the depth."""
+
+
+Check = Callable[[CountedTurn], str | None]
+
+
+def find_count_faults(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tuple[Finding, ...]:
+    """Return a finding for each count that cannot be right, once for each arm and turn."""
+    found: dict[tuple[object, ...], Finding] = {}
+    for spec, record in latest.items():
+        if spec.probe is None:
+            for finding in _check_cell(plan, spec, record):
+                found.setdefault((finding.arms, finding.place, finding.rule), finding)
+    return (*found.values(), *_find_useless_heads(plan, latest))
+
+
+def _check_cell(plan: Plan, spec: CellSpec, record: CellRecord) -> Iterable[Finding]:
+    scenario = plan.scenario(spec.scenario)
+    turns = {c.id: c.turns for c in scenario.conversations}
+    for turn in record.turns:
+        counted = CountedTurn(
+            arm=spec.arm,
+            asked=turns[turn.conversation][turn.turn],
+            turn=turn,
+            context_tokens=scenario.context_tokens or plan.context_tokens,
+            span_drafts=scenario.grammar is not None and not scenario.grammar.binds,
+        )
+        for name, verdict_class, check in CHECKS:
+            if reason := check(counted):
+                yield Finding(
+                    verdict_class=verdict_class,
+                    effect="fail",
+                    rule=name,
+                    contrast="",
+                    arms=(spec.arm,),
+                    scenario=spec.scenario,
+                    conversation=turn.conversation,
+                    turn=turn.turn,
+                    reason=reason,
+                )
+
+
+def _accepts_too_many(c: CountedTurn) -> str | None:
+    drafted, accepted = c.turn.drafted_tokens, c.turn.accepted_tokens
+    if drafted is None or accepted is None or accepted <= drafted:
+        return None
+    return f"accepted {accepted} of {drafted} drafts"
+
+
+def _does_not_add_up(c: CountedTurn) -> str | None:
+    emitted, forwards, accepted = c.turn.emitted_tokens, c.turn.forwards, c.turn.accepted_tokens
+    if emitted is None or forwards is None or accepted is None:
+        return None
+    if c.turn.finish in ("stop-string", "cancelled"):
+        return None
+    # The forward of the last token may be left out by an engine that needs no logits behind it.
+    if forwards + accepted in (emitted, emitted - (c.turn.finish != "stop")):
+        return None
+    return f"{forwards} forwards and {accepted} accepted drafts do not give {emitted} tokens"
+
+
+def _drafts_too_many(c: CountedTurn) -> str | None:
+    drafted, forwards = c.turn.drafted_tokens, c.turn.forwards
+    if c.span_drafts or drafted is None or forwards is None or drafted <= c.arm.depth * forwards:
+        return None
+    return f"drafted {drafted} in {forwards} forwards of at most {c.arm.depth} drafts"
+
+
+def _splits_the_prompt_wrongly(c: CountedTurn) -> str | None:
+    prompt, cached, prefill = c.turn.prompt_tokens, c.turn.cached_tokens, c.turn.prefill_tokens
+    if prompt is None or cached is None or prefill is None or cached + prefill == prompt:
+        return None
+    return f"cached_tokens {cached} and prefill_tokens {prefill} do not give a prompt of {prompt}"
+
+
+def _counts_other_frames(c: CountedTurn) -> str | None:
+    lengths, emitted = c.turn.token_lengths, c.turn.emitted_tokens
+    if lengths is None or emitted is None or len(lengths) == emitted:
+        return None
+    return f"{len(lengths)} tokens were sent and emitted_tokens says {emitted}"
+
+
+def _exceeds_the_cap(c: CountedTurn) -> str | None:
+    emitted, cap = c.turn.emitted_tokens, c.asked.max_tokens
+    if emitted is None or emitted <= cap:
+        return None
+    return f"{emitted} tokens at a cap of {cap}"
+
+
+def _is_short_of_its_limit(c: CountedTurn) -> str | None:
+    """Refuse the finish reason ``length`` where neither the cap nor the context was reached."""
+    emitted, prompt, cap = c.turn.emitted_tokens, c.turn.prompt_tokens, c.asked.max_tokens
+    if c.turn.finish != "length" or emitted is None or emitted >= cap:
+        return None
+    if prompt is None or c.context_tokens is None or prompt + emitted > c.context_tokens - CONTEXT_MARGIN:
+        return None
+    used = f"{prompt + emitted} of {c.context_tokens} in use"
+    return f"finish_reason length after {emitted} of {cap} tokens, {used}"
+
+
+Checks = tuple[tuple[str, VerdictClass, Check], ...]
+
+CHECKS: Checks = (
+    ("more accepted than drafted", "counters", _accepts_too_many),
+    ("tokens are not forwards and accepted drafts", "counters", _does_not_add_up),
+    ("more drafts than the depth allows", "counters", _drafts_too_many),
+    ("the prompt is not what was cached and computed", "counters", _splits_the_prompt_wrongly),
+    ("another number of tokens than was sent", "counters", _counts_other_frames),
+    ("over the cap", "stop-or-cap", _exceeds_the_cap),
+    ("a limit that was not reached", "finish-reason", _is_short_of_its_limit),
+)
+"""The checks of one turn, each with the class of a fault that it finds."""
+
+
+def _find_useless_heads(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> Sequence[Finding]:
+    """Report arms whose drafts are almost never right: no head, or not the model's."""
+    findings = []
+    for arm in plan.arms:
+        own = [r for spec, r in latest.items() if spec.arm == arm and spec.probe is None]
+        turns = [turn for record in own for turn in record.turns]
+        drafted = sum(turn.drafted_tokens or 0 for turn in turns)
+        accepted = sum(turn.accepted_tokens or 0 for turn in turns)
+        if drafted < MIN_DRAFTED_TOKENS or accepted >= MIN_ACCEPTANCE_RATE * drafted:
+            continue
+        findings.append(
+            Finding(
+                verdict_class="counters",
+                effect="fail",
+                rule="almost no draft is kept",
+                contrast="",
+                arms=(arm,),
+                scenario=own[0].spec.scenario,
+                conversation=turns[0].conversation,
+                turn=turns[0].turn,
+                reason=f"accepted_tokens {accepted} of {drafted} drafts: a head guesses better than that",
+            )
+        )
+    return findings

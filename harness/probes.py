@@ -1,0 +1,137 @@
+"""Which cells to run after a difference was seen, so that its verdict rests on evidence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine_bindings.binding import Pin
+from harness.cases import Case, list_cases, score_arm, sweep_depths
+from harness.comparison import Comparison
+from harness.evidence import compare_rerun, reproducing_kind
+from harness.metrics import collect_token_lengths
+from harness.pairing import select_latest
+from harness.plan import Arm, CellSpec, Plan, ProbeKind
+from harness.scenario import Conversation, Scenario, Turn
+from harness.transcript import CellRecord
+
+# A probe answers this far past the difference: a draft block is at most MAX_DEPTH + 1 tokens, and the cap
+# must not change the shape of the block that holds the difference or of the one behind it.
+TOKENS_PAST_DIFFERENCE = 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One extra cell: its own scenario of one conversation, and settings besides those of its arm."""
+
+    spec: CellSpec
+    scenario: Scenario
+    settings: tuple[Pin, ...]
+
+    @property
+    def worst_case_tokens(self) -> int:
+        """Tokens decoded at most."""
+        return self.scenario.worst_case_tokens
+
+
+def plan_probes(
+    plan: Plan, comparison: Comparison, records: Sequence[CellRecord], *, first_only: bool = False
+) -> tuple[Probe, ...]:
+    """Return the probes that the verdict needs next; none when nothing is left to find out.
+
+    One difference is looked into at a time. Once a fault is proven and named, the others are left: the
+    verdict would not change. With ``first_only`` no other difference is looked into after the first, however
+    that ended: cells that are still to come may say more for less.
+    """
+    if has_named_fault(comparison):
+        return ()
+    latest = select_latest(records)
+    cases = list_cases(plan, comparison.contrasts, latest, collect_token_lengths(records))
+    pending = list(zip(comparison.findings, cases, strict=False))
+    pending.sort(key=lambda item: item[0].effect != "fail")
+    for finding, case in pending[:1] if first_only else pending:
+        probes = _build_probes(plan, case, finding.wanted[0], latest) if finding.wanted else ()
+        if probes:
+            return probes
+    return ()
+
+
+def has_named_fault(comparison: Comparison) -> bool:
+    """Say whether a fault is proven, and no probe could rename it.
+
+    Counts that contradict themselves are a fault too, but where texts differ they may be its shadow.
+    """
+    named = [f for f in comparison.findings if f.effect == "fail" and not f.wanted]
+    sure = any(f.contrast or f.verdict_class == "grammar" for f in named)
+    return sure or (bool(named) and not any(f.wanted for f in comparison.findings))
+
+
+def price_probes(plan: Plan) -> int:
+    """Return the tokens that looking into one difference decodes at most.
+
+    The dearest conversation is asked again cold and replayed on both arms, then at every other depth, and its
+    common part is scored with one token.
+    """
+    depths = len(sweep_depths(plan, plan.depth))
+    dearest = max(
+        sum(turn.max_tokens for turn in conversation.turns)
+        for scenario in plan.scenarios
+        for conversation in scenario.conversations
+    )
+    return dearest * (2 + 2 + depths) + 1
+
+
+def _build_probes(
+    plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSpec, CellRecord]
+) -> tuple[Probe, ...]:
+    specs = [case.spec(arm, kind) for arm in _arms(plan, case, kind)]
+    scenario = _build_scenario(plan, case, kind, latest)
+    settings = (plan.margin_pin,) if plan.margin_pin else ()
+    return tuple(
+        Probe(spec=spec, scenario=scenario, settings=settings) for spec in specs if spec not in latest
+    )
+
+
+def _arms(plan: Plan, case: Case, kind: ProbeKind) -> list[Arm]:
+    if kind == "score":
+        return [score_arm(case)]
+    if kind == "depth":
+        return [Arm(path=case.probed_b.path, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
+    return list(dict.fromkeys((case.probed_a, case.probed_b)))
+
+
+def _build_scenario(plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSpec, CellRecord]) -> Scenario:
+    scenario = plan.scenario(case.found.scenario)
+    conversation = next(c for c in scenario.conversations if c.id == case.found.conversation)
+    if kind == "depth":
+        shown = reproducing_kind(*(compare_rerun(case, k, latest) for k in ("cold", "replay")))
+        kind = shown or "cold"
+    if kind in ("replay", "again"):
+        turns = (*conversation.turns[: case.found.turn], _short(case, case.turn))
+        position = scenario.conversations.index(conversation)
+        before = scenario.conversations[:position] if kind == "again" else ()
+        return replace(scenario, conversations=(*before, replace(conversation, turns=turns)))
+    alone = _ask_alone(case, conversation, kind)
+    return replace(scenario, entry="prompt", conversations=(alone,))
+
+
+def _ask_alone(case: Case, conversation: Conversation, kind: ProbeKind) -> Conversation:
+    """Return the differing turn as an exact prompt; a score prompt holds the common part of the answers."""
+    prompt = case.a.prompt
+    turn = _short(case, case.turn)
+    if kind == "score":
+        prompt += case.a.text[: case.prefix_bytes]
+        turn = replace(turn, max_tokens=1, stop=())
+    # Bytes that are no UTF-8 go through: ``build_turn_prompt`` turns them back.
+    text = prompt.decode("utf-8", "surrogateescape")
+    exact = replace(
+        turn, kind="prompt", text=text, expect=(), expect_prompt_tokens=None, expect_cached_tokens=None
+    )
+    return replace(conversation, system=None, turns=(exact,))
+
+
+def _short(case: Case, turn: Turn) -> Turn:
+    """Lower the cap of a turn to what is needed to see the difference again."""
+    if case.a.text == case.b.text:
+        return turn
+    # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
+    index = case.token_index if case.token_index is not None else case.prefix_bytes
+    return replace(turn, max_tokens=min(turn.max_tokens, index + TOKENS_PAST_DIFFERENCE))

@@ -1,0 +1,56 @@
+"""A plan is cut to its budget, says what it leaves out, and probes are paid from the rest."""
+
+import pytest
+
+from engine_bindings.errors import UsageError
+from harness.budget import cut_plan, describe_price, select_affordable
+from harness.plan import CellSpec, ProbeMark
+from harness.probes import Probe
+from tests.harness.run_builders import CHAT_OFF, judge_run, make_plan, make_scenario, run_healthy
+
+
+def test_a_plan_within_its_budget_is_left_alone():
+    plan = make_plan()
+    cut = cut_plan(plan, plan.worst_case_tokens)
+    assert (cut.cells, cut.left_out) == (plan.cells, ())
+
+
+def test_repetitions_go_first_and_then_the_last_conversations():
+    plan = make_plan(make_scenario("first"), make_scenario("second"))
+    cut = cut_plan(plan, plan.worst_case_tokens // 4 - 1)
+    assert cut.repetitions == 1
+    assert cut.left_out == (
+        "left out to keep to the budget: every repetition but the first",
+        "left out to keep to the budget: conversation 'code-1' of 'second'",
+        "left out to keep to the budget: scenario 'second'",
+        "left out to keep to the budget: conversation 'code-1' of 'first'",
+    )
+    assert cut.worst_case_tokens <= plan.worst_case_tokens // 4 - 1
+
+
+def test_what_was_left_out_is_in_the_notes_and_the_rest_can_pass():
+    plan = cut_plan(make_plan(), 200)
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert verdict.status == "pass"
+    assert set(plan.left_out) <= set(comparison.notes)
+
+
+def test_a_budget_for_less_than_one_conversation_is_refused_with_the_price():
+    with pytest.raises(UsageError, match="takes 192 tokens on the 4 arms"):
+        cut_plan(make_plan(), 191)
+
+
+def test_probes_run_while_they_fit():
+    plan = cut_plan(make_plan(), 300)
+    mark = ProbeMark(kind="cold", conversation="copy-1", turn=0)
+    spec = CellSpec(arm=CHAT_OFF, scenario="quick", repetition=0, probe=mark)
+    probe = Probe(spec=spec, scenario=make_scenario(turns=1), settings=())
+    assert probe.worst_case_tokens == 48
+    assert select_affordable(plan, (probe, probe), 252) == ((probe,), (probe,))
+    assert select_affordable(make_plan(), (probe, probe), 10**9) == ((probe, probe), ())
+
+
+def test_the_price_names_cells_probes_and_budget():
+    assert describe_price(cut_plan(make_plan(), 900)) == (
+        "768 decoded at most, 337 more at most to look into one difference; never more than 900 in all"
+    )

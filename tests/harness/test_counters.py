@@ -1,0 +1,107 @@
+"""Counts that cannot be right fail with the counter named, though every text is."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.grammar import Grammar
+from harness.plan import CellSpec
+from harness.transcript import TurnRecord
+from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, make_scenario, run_healthy
+
+
+def test_a_healthy_run_has_no_finding():
+    plan = make_plan()
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert (comparison.findings, verdict.verdict_class) == ((), "identical")
+
+
+MORE_ACCEPTED = {"drafted_tokens": 3}
+NO_SUM = {"forwards": 9, "drafted_tokens": 27, "accepted_tokens": 18}
+TOO_DEEP = {"drafted_tokens": 40}
+NO_PROMPT = {"cached_tokens": 0, "prefill_tokens": 1}
+OVER_CAP = {"emitted_tokens": 25, "forwards": 7, "token_lengths": None}
+UNDER_CAP = {"emitted_tokens": 22, "accepted_tokens": 16, "token_lengths": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict_class", "words"),
+    [
+        (MORE_ACCEPTED, "counters", "accepted 18 of 3 drafts"),
+        (NO_SUM, "counters", "9 forwards and 18 accepted drafts do not give 24 tokens"),
+        (TOO_DEEP, "counters", "drafted 40 in 6 forwards of at most 3 drafts"),
+        (NO_PROMPT, "counters", "cached_tokens 0 and prefill_tokens 1"),
+        (OVER_CAP, "stop-or-cap", "25 tokens at a cap of 24"),
+        (UNDER_CAP, "finish-reason", "finish_reason length after 22 of 24 tokens"),
+    ],
+)
+def test_a_count_that_cannot_be_right_is_named(changes: dict[str, object], verdict_class: str, words: str):
+    plan = replace(make_plan(), context_tokens=4096)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, **changes) if spec.arm.depth else turn  # type: ignore[arg-type]
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert (verdict.status, verdict.verdict_class) == ("fail", verdict_class)
+    assert words in verdict.sentence
+
+
+def test_frames_and_count_must_agree():
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, token_lengths=(8, *turn.token_lengths[2:])) if turn.token_lengths else turn
+
+    comparison, _ = judge_run(plan, run_healthy(plan, bend))
+    assert any("23 tokens were sent and emitted_tokens says 24" in f.reason for f in comparison.findings)
+
+
+def test_a_head_that_is_never_right_is_no_head():
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, forwards=24, drafted_tokens=70, accepted_tokens=0) if spec.arm.depth else turn
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert (verdict.status, verdict.verdict_class) == ("fail", "counters")
+    assert "accepted_tokens 0 of 560 drafts" in verdict.sentence
+
+
+@pytest.mark.parametrize(("repeats", "status"), [(True, "fail"), (False, "pass")])
+def test_forwards_of_both_paths_are_compared_where_they_repeat(repeats: bool, status: str):
+    plan = replace(make_plan(), counters_repeat=repeats)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, forwards=9, accepted_tokens=15) if spec.arm == SERVE_ON else turn
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert verdict.status == status
+    if repeats:
+        assert verdict.verdict_class == "counters"
+        assert "forwards 6 in chat/3, 9 in serve/3" in verdict.reasons[0]
+
+
+def test_a_prompt_that_goes_on_finds_the_last_one_in_the_cache():
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        lost = spec.arm == CHAT_ON and turn.turn == 1
+        return replace(turn, cached_tokens=0, prefill_tokens=turn.prompt_tokens) if lost else turn
+
+    comparison, verdict = judge_run(plan, run_healthy(plan, bend))
+    assert (verdict.status, verdict.verdict_class) == ("fail", "prefix-reuse")
+    assert any("at least 6 of the last prompt expected" in f.reason for f in comparison.findings)
+
+
+@pytest.mark.parametrize(("binds", "status"), [(True, "fail"), (False, "pass")])
+def test_spans_of_a_grammar_that_only_drafts_may_differ_between_the_paths(binds: bool, status: str):
+    # The answers reach their cap, so that nothing but their counts can fail.
+    grammar = Grammar(kind="gbnf", text='root ::= "a"\n', binds=binds)
+    plan = replace(make_plan(make_scenario("words", grammar=grammar)), counters_repeat=True)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        longer = {"forwards": 4, "drafted_tokens": 24, "accepted_tokens": 20}
+        return replace(turn, **longer) if spec.arm == CHAT_ON else turn  # type: ignore[arg-type]
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert verdict.status == status

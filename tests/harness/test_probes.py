@@ -1,0 +1,207 @@
+"""Which probes a difference asks for, what they ask of the engine, and what their answers prove."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from engine_bindings.binding import Pin
+from harness.plan import CellSpec, Plan
+from harness.probes import TOKENS_PAST_DIFFERENCE, Probe, plan_probes
+from harness.transcript import CellRecord, Failure, Margin, TurnRecord
+from tests.harness.run_builders import (
+    CHAT_ON,
+    SERVE_ON,
+    judge_run,
+    make_plan,
+    make_scenario,
+    run_healthy,
+)
+
+PIN = Pin(name="COLI_LOGIT_GAP", value="1", reason="margins")
+Answer = Callable[[Probe], bytes]
+FLIP_AT = 20  # bytes; token 5
+
+
+def flip(text: bytes, at: int = FLIP_AT) -> bytes:
+    return text[:at] + b"XXXX" + text[at + 4 :]
+
+
+def drafts_flip(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+    """Change one token of the first answer of both arms with drafts."""
+    hit = spec.arm.depth and (turn.conversation, turn.turn) == ("copy-1", 0)
+    return replace(turn, text=flip(turn.text)) if hit else turn
+
+
+def plan_of(repetitions: int = 2) -> Plan:
+    return replace(make_plan(make_scenario(turns=1), repetitions=repetitions), margin_pin=PIN)
+
+
+def plain(plan: Plan, records: tuple[CellRecord, ...]) -> bytes:
+    return next(r for r in records if r.spec.arm.depth == 0).turns[0].text
+
+
+def answer_probe(probe: Probe, records: tuple[CellRecord, ...], text: bytes, gap: float | None) -> CellRecord:
+    """Return the record of a probe whose engine gives ``text``, cut at the probe's cap, with one margin."""
+    tokens = min(probe.scenario.conversations[0].turns[-1].max_tokens, len(text) // 4)
+    first = records[0].turns[0]
+    margins = None
+    if gap is not None:
+        gaps = [gap if n == FLIP_AT // 4 else 9.0 for n in range(tokens)]
+        margins = tuple(Margin(best=1, second=2, gap=each) for each in gaps)
+    turn = replace(
+        first,
+        turn=0,
+        text=text[: 4 * tokens],
+        emitted_tokens=tokens,
+        token_lengths=(4,) * tokens,
+        margins=margins,
+        finish="length",
+    )
+    return replace(records[0], spec=probe.spec, turns=(turn,))
+
+
+def investigate(plan: Plan, records: tuple[CellRecord, ...], text_of: Answer, gap: float | None) -> list[str]:
+    """Run probes to the end; return their keys, then the verdict's class and status."""
+    keys = []
+    for _ in range(20):
+        comparison, verdict = judge_run(plan, records)
+        probes = plan_probes(plan, comparison, records)
+        if not probes:
+            return [*keys, verdict.verdict_class, verdict.status]
+        for probe in probes:
+            keys.append(probe.spec.key)
+            records += (answer_probe(probe, records, text_of(probe), gap),)
+    raise AssertionError("no end of probes")
+
+
+COLD = ["serve/0 quick 0 cold copy-1.1", "serve/3 quick 0 cold copy-1.1"]
+DEPTHS = [f"serve/{depth} quick 0 depth copy-1.1" for depth in (1, 2, 4)]
+SCORE = ["serve/0 quick 0 score copy-1.1"]
+
+
+def test_without_a_difference_nothing_is_asked():
+    plan = plan_of()
+    records = run_healthy(plan)
+    assert plan_probes(plan, judge_run(plan, records)[0], records) == ()
+
+
+@pytest.mark.parametrize("repetitions", [1, 2])
+@pytest.mark.parametrize(
+    ("gap", "end"),
+    [(1e-4, ["near-tie", "pass"]), (0.01, ["numerics", "inconclusive"]), (0.9, ["state", "fail"])],
+)
+def test_a_difference_that_stays_put_is_judged_by_its_margin(repetitions: int, gap: float, end: list[str]):
+    plan = plan_of(repetitions)
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+    asked = investigate(plan, records, lambda p: flip(text) if p.spec.arm.depth else text, gap)
+    # A margin that convicts alone needs no sweep.
+    assert asked == (COLD + DEPTHS if gap < 0.5 else COLD) + end
+
+
+def test_a_difference_that_moves_is_state():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+
+    def answer(probe: Probe) -> bytes:
+        depth = probe.spec.arm.depth
+        return flip(text, 8 if depth == 1 else FLIP_AT) if depth else text
+
+    assert investigate(plan, records, answer, 0.01) == [*COLD, *DEPTHS, "state", "fail"]
+
+
+def test_a_difference_that_does_not_come_back_is_blamed_on_what_ran_before():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+    assert investigate(plan, records, lambda _: text, 0.01)[-2:] == ["state", "fail"]
+
+
+def test_with_one_run_a_difference_that_does_not_come_back_is_not_proven():
+    plan = plan_of(1)
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+    assert investigate(plan, records, lambda _: text, 0.01)[-2:] == ["unproven", "inconclusive"]
+
+
+def test_a_probe_asks_the_turn_alone_just_past_the_difference_with_margins():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    probe, _ = plan_probes(plan, judge_run(plan, records)[0], records)
+    (conversation,) = probe.scenario.conversations
+    (turn,) = conversation.turns
+    assert (turn.kind, turn.text.encode()) == ("prompt", records[0].turns[0].prompt)
+    assert turn.max_tokens == min(24, FLIP_AT // 4 + TOKENS_PAST_DIFFERENCE)
+    assert probe.settings == (PIN,)
+
+
+def test_chat_against_serve_is_scored_and_fails():
+    plan = plan_of()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return drafts_flip(spec, turn) if spec.arm == SERVE_ON else turn
+
+    records = run_healthy(plan, bend)
+    text = plain(plan, records)
+
+    def answer(probe: Probe) -> bytes:
+        if probe.spec.probe and probe.spec.probe.kind == "score":
+            return text[FLIP_AT:]
+        return flip(text) if probe.spec.arm == SERVE_ON else text
+
+    cold = [f"{arm.label} quick 0 cold copy-1.1" for arm in (CHAT_ON, SERVE_ON)]
+    asked = investigate(plan, records, answer, 1e-4)
+    assert asked == [*cold, "chat/0 quick 0 score copy-1.1", "state", "fail"]
+
+
+def test_records_of_probes_are_counted_apart_and_change_no_cell():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    before, _ = judge_run(plan, records)
+    (probe, *_) = plan_probes(plan, before, records)
+    after, _ = judge_run(plan, (*records, answer_probe(probe, records, plain(plan, records), 0.01)))
+    assert (after.cells_measured, after.engagements) == (before.cells_measured, before.engagements)
+    assert (before.probe_tokens, after.probe_tokens) == (0, 23)
+    assert after.tokens_decoded == before.tokens_decoded + 23
+
+
+def test_an_engine_without_margins_and_a_difference_that_stays_put_is_left_open():
+    plan = replace(plan_of(), margin_pin=None)
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+    asked = investigate(plan, records, lambda p: flip(text) if p.spec.arm.depth else text, None)
+    assert asked == [*COLD, *DEPTHS, *SCORE, "unproven", "inconclusive"]
+
+
+def test_one_run_of_each_arm_is_repeated_with_all_that_ran_before():
+    plan = plan_of(1)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return (
+            replace(turn, text=flip(turn.text)) if spec.arm.depth and turn.conversation == "code-1" else turn
+        )
+
+    records = run_healthy(plan, bend)
+    text = records[0].turns[1].text
+
+    def answer(probe: Probe) -> bytes:
+        in_company = len(probe.scenario.conversations) == 2
+        return flip(text) if in_company and probe.spec.arm.depth else text
+
+    asked = investigate(plan, records, answer, 0.9)
+    again = [f"serve/{depth} quick 0 again code-1.1" for depth in (0, 3)]
+    assert asked == [*(key.replace("copy", "code") for key in COLD), *again, "state", "fail"]
+
+
+def test_a_probe_that_fails_leaves_its_question_open_and_is_noted():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    probes = plan_probes(plan, judge_run(plan, records)[0], records)
+    failure = Failure(code="engine-died", message="died", hint="")
+    records += tuple(replace(records[0], spec=p.spec, turns=(), failure=failure) for p in probes)
+    comparison, verdict = judge_run(plan, records)
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "unproven")
+    assert sum("failed (engine-died)" in note for note in comparison.notes) == 2
+    assert {probe.spec.probe.kind for probe in plan_probes(plan, comparison, records)} == {"score"}
