@@ -32,6 +32,9 @@ REPLAY_LOGPROBS = 5
 # Two candidates closer than this are told apart by rounding alone. Margins of 1e-3 come from mixed kernel
 # families and are no excuse here: a certificate names one family.
 NEAR_TIE_LOGPROB = 1e-4
+# Both logprobs of a margin are rounded to six digits.
+ROUNDING_LOGPROB = 2e-6
+LOGPROB_DIGITS = 6
 
 
 FLUSH_OPTIONS = Options(depth=0, payload="ids")
@@ -165,7 +168,7 @@ class AuditGuard:
         if (sample.ids, sample.length_limited) == (replayed, limited):
             return
         gap = near_tie_gap(sample.ids, tokens)
-        if gap is not None and gap <= NEAR_TIE_LOGPROB:
+        if gap is not None and is_near_tie(gap, constrained=bool(sample.request.grammar)):
             self.near_ties += 1
             self._metrics.add("audit_near_ties")
             LOG.warning("an audited answer differs at a near-tie of %.6f", gap)
@@ -213,3 +216,13 @@ def near_tie_gap(ids: tuple[int, ...], replayed: list[Token]) -> float | None:
         others = {one.token_id: one.logprob for one in token.detail.alternatives}
         return token.detail.logprob - others[token_id] if token_id in others else None
     return None
+
+
+def is_near_tie(gap: float, *, constrained: bool) -> bool:
+    """Say whether a margin excuses a difference.
+
+    A negative one does not: the replay took another token than its own favourite. Under a grammar none does:
+    logprobs are those before the grammar's mask, so they do not say how close the allowed candidates were.
+    """
+    rounded = round(gap, LOGPROB_DIGITS)
+    return not constrained and -ROUNDING_LOGPROB <= rounded <= NEAR_TIE_LOGPROB + ROUNDING_LOGPROB

@@ -15,6 +15,7 @@ SAME = {"match": "Hello", "text": "The same answer at every depth, <b>."}
 OTHER = SAME | {"other_at": 3}
 NEAR_TIE = OTHER | {"gap": 0.00001}
 NOT_SO_NEAR = OTHER | {"gap": 0.002}
+NOT_THE_FAVOURITE = OTHER | {"gap": -0.5}
 AUDIT = {"audit_rate": 1.0}
 
 
@@ -38,7 +39,7 @@ async def test_equal_answers_change_nothing(tmp_path: Path) -> None:
     assert flush["ids"][0] != answer["ids"][0]
 
 
-@pytest.mark.parametrize("reply", [OTHER, NOT_SO_NEAR])
+@pytest.mark.parametrize("reply", [OTHER, NOT_SO_NEAR, NOT_THE_FAVOURITE])
 async def test_a_difference_switches_mtp_off_at_once_and_is_kept(
     tmp_path: Path, reply: dict[str, Any]
 ) -> None:
@@ -93,6 +94,14 @@ async def test_a_proven_near_tie_is_no_difference(tmp_path: Path) -> None:
         health = await audited(running, 1)
     assert health["mtp"]["enabled"] is True
     assert (health["audit"]["near_ties"], health["audit"]["differences"]) == (1, 0)
+
+
+async def test_a_constrained_answer_is_never_a_near_tie(tmp_path: Path) -> None:
+    async with run_server(tmp_path, replies=[NEAR_TIE], settings=AUDIT) as running:
+        await running.chat(temperature=0, response_format={"type": "json_object"})
+        health = await audited(running, 1)
+    assert health["mtp"]["enabled"] is False
+    assert (health["audit"]["near_ties"], health["audit"]["differences"]) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from engine_bindings.wire.mux_extension import Alternative, Options, TokenDetail
-from server.audit import flush_request, near_tie_gap, replay_request
+from server.audit import flush_request, is_near_tie, near_tie_gap, replay_request
 from server.engine_turn import Token, TurnRequest
 
 REQUEST = TurnRequest(
@@ -37,3 +37,13 @@ def test_a_flush_shares_no_beginning(prompt: bytes, flush: bytes) -> None:
 def test_the_gap_at_the_first_difference(ids: tuple[int, ...], gap: float | None) -> None:
     replayed = [token(1), token(2, (2, -0.5), (3, -0.75))]
     assert near_tie_gap(ids, replayed) == gap
+
+
+@pytest.mark.parametrize(
+    ("gap", "excused"),
+    [(0.0, True), (0.0001, True), (-0.25 + 0.250101, True), (0.000102, True), (0.000103, False),
+     (-0.000002, True), (-0.000003, False), (-0.5, False)],
+)  # fmt: skip
+def test_only_a_small_margin_that_is_not_negative_is_a_near_tie(gap: float, excused: bool) -> None:
+    assert is_near_tie(gap, constrained=False) is excused
+    assert not is_near_tie(gap, constrained=True)
