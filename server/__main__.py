@@ -17,6 +17,7 @@ import uvicorn
 from engine_bindings.errors import ColiAbError
 from engine_bindings.model_directory import private_model_directory
 from server.app import build_app
+from server.audit_record import check_writable
 from server.launch import Plan, plan_start
 from server.options import read_options
 from server.service import Service, build_service, command_for
@@ -66,6 +67,8 @@ def main(arguments: Sequence[str] | None = None, program: str = "coli-ab serve")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         settings = read_options(sys.argv[1:] if arguments is None else arguments, os.environ, program)
+        if settings.audit_rate > 0:
+            check_writable(settings.audit_dir)
         plan = plan_start(settings, os.environ)
         if settings.require_mtp:
             require(plan.decision)

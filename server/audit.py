@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from engine_bindings.wire.mux_extension import Options
 from server.admission import Admission, Grant
-from server.audit_record import Sides
+from server.audit_record import DifferenceStore, Sides
 from server.choice import Choice
 from server.engine_link import EngineLink
 from server.engine_supervisor import EngineSupervisor
@@ -57,7 +57,7 @@ class _Preempted(Exception):  # noqa: N818
 class AuditGuard:
     """Collects samples and replays them.
 
-    ``draw`` returns a number from 0 to 1; ``keep`` writes a difference.
+    ``draw`` returns a number from 0 to 1; ``store`` keeps differences.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class AuditGuard:
         *,
         rate: float,
         draw: Callable[[], float],
-        keep: Callable[[Sides], str],
+        store: DifferenceStore,
         switch: SpeculationSwitch,
         admission: Admission,
         slots: Slots,
@@ -75,8 +75,9 @@ class AuditGuard:
         self.rate = rate
         self.replayed = self.near_ties = self.differences = self.dropped = self.failed = 0
         self.kept_file: str | None = None
+        self.write_error: str | None = None
         self._draw = draw
-        self._keep = keep
+        self._store = store
         self._switch = switch
         self._admission = admission
         self._slots = slots
@@ -134,6 +135,10 @@ class AuditGuard:
             except (TurnFailed, TurnRefused) as error:
                 self.failed += 1
                 LOG.warning("a replay for the audit could not be done: %s", error)
+            except Exception:
+                # The guard has to outlive a fault in one sample, or nothing would be audited any more.
+                self.failed += 1
+                LOG.exception("unexpected error in the audit")
             finally:
                 self._slots.record(grant.slot, ())
                 grant.release()
@@ -181,10 +186,19 @@ class AuditGuard:
         reason = f"the audit of {sample.job.id} gave another answer with speculation off"
         if not self._switch.tripped:
             self._switch.trip(reason)
-        self.kept_file = self._keep(
+        LOG.error("MTP is off now: %s", reason)
+        self._keep(
             Sides(job=sample.job, max_tokens=sample.request.max_tokens, on=sample.ids, off=replayed, gap=gap)
         )
-        LOG.error("MTP is off now: %s; both transcripts are in %s", reason, self.kept_file)
+
+    def _keep(self, sides: Sides) -> None:
+        try:
+            self.kept_file, self.write_error = self._store.write(sides), None
+        except OSError as error:
+            self.kept_file, self.write_error = None, f"{self._store.directory}: {error.strerror or error}"
+            LOG.error("the difference could not be kept: %s\n%s", self.write_error, self._store.render(sides))
+        else:
+            LOG.error("both transcripts are in %s", self.kept_file)
 
 
 def _speculated(ended: Ended) -> bool:

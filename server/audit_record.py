@@ -2,10 +2,12 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_bindings.errors import UsageError
 from server.job import Job
 from server.tokens import Tokens
 
@@ -24,20 +26,42 @@ class Sides:
     gap: float | None
 
 
-def write_difference(directory: Path, sides: Sides, tokens: Tokens) -> str:
-    """Write a scenario file whole or not at all, and return its path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    name = "audit-" + sides.job.id.rpartition("-")[2].lower()
-    path = directory / f"{name}.toml"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(render_scenario(name, sides, tokens), encoding="utf-8")
-    os.replace(temporary, path)
-    return str(path)
+class DifferenceStore:
+    """A directory with one scenario file for each difference."""
+
+    def __init__(self, directory: Path, tokens: Tokens) -> None:
+        self.directory = directory
+        self._tokens = tokens
+
+    def write(self, sides: Sides) -> str:
+        """Write a scenario file whole or not at all, and return its path. Raises OSError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / f"{_name_of(sides)}.toml"
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(self.render(sides), encoding="utf-8")
+        os.replace(temporary, path)
+        return str(path)
+
+    def render(self, sides: Sides) -> str:
+        """Return the scenario: the exact prompt, and both answers as comments."""
+        return "\n".join(_lines(_name_of(sides), sides, self._tokens)) + "\n"
 
 
-def render_scenario(name: str, sides: Sides, tokens: Tokens) -> str:
-    """Return the scenario: the exact prompt, and both answers as comments."""
-    return "\n".join(_lines(name, sides, tokens)) + "\n"
+def check_writable(directory: Path) -> None:
+    """Raise UsageError unless differences can be kept in a directory, which is made if it is not there."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"--audit-dir {directory}: cannot be written: {error.strerror or error}",
+            hint="name a directory that can be written",
+        ) from error
+
+
+def _name_of(sides: Sides) -> str:
+    return "audit-" + sides.job.id.rpartition("-")[2].lower()
 
 
 def _lines(name: str, sides: Sides, tokens: Tokens) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from server.admission import Admission
 from server.audit import AuditGuard
-from server.audit_record import Sides, write_difference
+from server.audit_record import DifferenceStore
 from server.chat_prompt import read_template
 from server.engine_link import EngineCommand, EngineTimeouts
 from server.engine_supervisor import EngineSupervisor
@@ -75,6 +75,7 @@ class Service:
                 "near_ties": guard.near_ties,
                 "differences": guard.differences,
                 "kept_file": guard.kept_file,
+                "write_error": guard.write_error,
             },
             "engine": {
                 "state": supervisor.state,
@@ -112,14 +113,10 @@ def build_service(
     supervisor = EngineSupervisor(lambda: command(switch.decision.depth), timeouts)
     supervisor.on_loss = slots.forget
     admission = Admission(slots, settings.queue_limit)
-
-    def keep(sides: Sides) -> str:
-        return write_difference(settings.audit_dir, sides, tokens)
-
     guard = AuditGuard(
         rate=settings.audit_rate,
         draw=random.random,
-        keep=keep,
+        store=DifferenceStore(settings.audit_dir, tokens),
         switch=switch,
         admission=admission,
         slots=slots,

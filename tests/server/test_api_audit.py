@@ -67,6 +67,35 @@ async def test_a_difference_switches_mtp_off_at_once_and_is_kept(
         assert choice["choices"][0]["message"]["content"] in text
 
 
+async def test_a_difference_that_cannot_be_kept_still_switches_mtp_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("a file, where the directory should be")
+    settings = AUDIT | {"audit_dir": tmp_path / "taken"}
+    async with run_server(tmp_path, replies=[OTHER], settings=settings) as running:
+        before = (await running.chat(temperature=0)).json()
+        health = await audited(running, 1)
+        after = (await running.chat(temperature=0)).json()
+    assert health["mtp"]["switched_off_by_audit"] is True
+    assert health["audit"]["kept_file"] is None
+    assert "taken" in health["audit"]["write_error"]
+    for answer in (before, after):
+        assert answer["choices"][0]["message"]["content"] in caplog.text
+
+
+async def test_the_audit_outlives_a_fault_in_one_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_server(tmp_path, replies=[SAME], settings=AUDIT) as running:
+        with monkeypatch.context() as patch:
+            patch.setattr("server.audit.flush_request", lambda _request: 1 / 0)
+            await running.chat(temperature=0)
+            await until(lambda: running.service.guard.failed == 1)
+        await running.chat(temperature=0)
+        health = await audited(running, 1)
+    assert health["audit"]["failed"] == 1
+
+
 async def test_constrained_answers_are_audited_with_their_grammar(tmp_path: Path) -> None:
     async with run_server(tmp_path, replies=[SAME], settings=AUDIT) as running:
         await running.chat(temperature=0, response_format={"type": "json_object"})

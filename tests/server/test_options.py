@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from engine_bindings.errors import UsageError
+from server.__main__ import main
 from server.options import is_loopback, read_options
 from server.settings import ServerSettings
 
@@ -49,3 +50,12 @@ def test_malformed_values_exit_with_2(arguments: list[str], capsys: pytest.Captu
         read_options(arguments, {}, "serve")
     assert caught.value.code == 2
     assert arguments[0] in capsys.readouterr().err
+
+
+def test_an_audit_directory_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert main(["--audit", "1", "--audit-dir", str(taken)]) == 2
+    assert f"--audit-dir {taken}: cannot be written" in capsys.readouterr().err
