@@ -1,6 +1,5 @@
 """From the body of a request to a job: names checked, prompt rendered, limits applied."""
 
-import json
 import secrets
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from server.api_errors import context_exceeded, invalid, not_found
 from server.chat_prompt import ChatTemplate, Prompt, build_chat_prompt
 from server.constraints import build_constraint, constraining_parameter
 from server.job import Job
+from server.json_text import JsonTextError, parse_json
 from server.request_bodies import ChatBody, CompletionBody, FunctionDefinition, Message, SamplingBody, Tool
 from server.sampling_defaults import SamplingDefaults
 from server.tokens import Tokens
@@ -159,8 +159,8 @@ def _template_calls(index: int, message: Message) -> list[dict[str, Any]]:
     for place, call in enumerate(message.tool_calls or ()):
         param = f"messages.{index}.tool_calls.{place}.function.arguments"
         try:
-            arguments = json.loads(call.function.arguments or "{}")
-        except (ValueError, RecursionError) as error:
+            arguments = parse_json(call.function.arguments or "{}")
+        except JsonTextError as error:
             raise invalid(f"{param} is not JSON: {error}", param=param) from error
         if not isinstance(arguments, dict):
             raise invalid(f"{param} is not a JSON object", param=param)

@@ -1,19 +1,17 @@
 """The bodies that clients send, checked before anything else sees them."""
 
-import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from server.api_errors import ApiError, invalid
+from server.json_text import JsonTextError, parse_json
 from server.parameter_rule import drop_unused
 
 MAX_CHOICES = 4
 MAX_STOPS = 16
 MAX_TOOLS = 128
 SEED_RANGE = 2**63
-# An array of arrays of arrays ... would overflow the stack of the reader or of the template.
-MAX_JSON_DEPTH = 64
 
 
 def _as_whole(value: Any) -> Any:
@@ -225,15 +223,14 @@ class DetokenizeBody(Body):
 def parse_body(kind: type[BodyT], raw: bytes) -> BodyT:
     """Return the body of a request. Raises ApiError that names the parameter at fault."""
     try:
-        values = json.loads(raw, parse_constant=_refuse_constant)
-        _check_surrogates(values, raw)
-        too_deep = _is_deeper(values, MAX_JSON_DEPTH)
-    except (ValueError, RecursionError) as error:
+        values = parse_json(raw)
+    except JsonTextError as error:
+        if error.place:
+            param = ".".join(error.place)
+            raise invalid(f"{param}: {error}", param=param) from error
         raise invalid(f"the body is not JSON: {error}", code="invalid_json") from error
     if not isinstance(values, dict):
         raise invalid("the body must be a JSON object", code="invalid_json")
-    if too_deep:
-        raise invalid(f"the body is nested more than {MAX_JSON_DEPTH} levels deep", code="invalid_json")
     known = frozenset(field.alias or name for name, field in kind.model_fields.items())
     try:
         return kind.model_validate(drop_unused(values, known))
@@ -249,21 +246,3 @@ def _body_error(error: ValidationError) -> ApiError:
     codes = {"missing": "missing_parameter", "extra_forbidden": "unknown_parameter"}
     code = codes.get(first["type"], "invalid_value")
     return invalid(f"{param}: {first['msg']}", param=param, code=code)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _check_surrogates(values: Any, raw: bytes) -> None:
-    """Raise ValueError for half a surrogate pair, which is no text; only an escape can make one."""
-    if b"\\ud" in raw or b"\\uD" in raw:
-        json.dumps(values, ensure_ascii=False).encode()
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    if isinstance(value, dict):
-        return levels == 0 or any(_is_deeper(item, levels - 1) for item in value.values())
-    if isinstance(value, list):
-        return levels == 0 or any(_is_deeper(item, levels - 1) for item in value)
-    return False

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
+from server.json_text import JsonTextError, parse_json
 from server.markers import find_first, held_length
 
 CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -131,8 +132,8 @@ def argument_json(text: str, schema: Mapping[str, Any]) -> str:
     if is_text_schema(schema):
         return json.dumps(text, ensure_ascii=False)
     try:
-        return json.dumps(json.loads(text, parse_constant=_refuse_constant), ensure_ascii=False)
-    except ValueError:
+        return json.dumps(parse_json(text), ensure_ascii=False)
+    except JsonTextError:
         return json.dumps(text, ensure_ascii=False)
 
 
@@ -142,7 +143,3 @@ def is_text_schema(schema: Mapping[str, Any]) -> bool:
         return bool(schema["type"] == "string")
     choices = [schema["const"]] if "const" in schema else schema.get("enum")
     return isinstance(choices, list) and bool(choices) and all(isinstance(one, str) for one in choices)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")

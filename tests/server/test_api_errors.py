@@ -82,6 +82,39 @@ async def test_bodies_that_are_no_json(shared: Running, raw: bytes) -> None:
     assert response.json()["error"]["code"] in {"invalid_json", "invalid_value"}
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    "raw",
+    [b'{"model":"checkpoint","prompt":"\xed\xa0\x80"}', '{"model":"checkpoint"}'.encode("utf-16"),
+     '{"model":"checkpoint","prompt":"\ud800"}'.encode("utf-16", "surrogatepass"),
+     '{"prompt":"\ud800"}'.encode("utf-16-le", "surrogatepass"), b'{"a":' + b"9" * 5000 + b"}"],
+)  # fmt: skip
+async def test_bodies_that_are_no_text(shared: Running, path: str, raw: bytes) -> None:
+    response = await shared.client.post(path, content=raw)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_json")
+    assert "sys." not in error["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": "\\ud800"}', '{"\\ud800": 1}', '{"a":' * 900 + "1" + "}" * 900, "[" * 90000,
+                  '{"a": NaN}', "5"],
+)  # fmt: skip
+async def test_arguments_of_calls_that_are_no_json(shared: Running, arguments: str) -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}]
+    messages = [*USER, {"role": "assistant", "content": None, "tool_calls": calls}]
+    response = await shared.client.post(CHAT, json={"model": MODEL, "messages": messages})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (400, "invalid_value")
+    assert error["param"] == "messages.1.tool_calls.0.function.arguments"
+
+
+async def test_half_a_surrogate_pair_is_named(shared: Running) -> None:
+    raw = b'{"model":"checkpoint","messages":[{"role":"user","content":"\\ud800"}]}'
+    error = (await shared.client.post(CHAT, content=raw)).json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "messages.0.content")
+
+
 async def test_parameters_without_effect_are_accepted(tmp_path: Path) -> None:
     harmless = {
         "user": "me",

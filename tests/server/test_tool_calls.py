@@ -16,6 +16,8 @@ from server.tool_calls import argument_json
         ('{"a": [1]}', {"type": "object"}, {"a": [1]}),
         ("twelve", {"type": "integer"}, "twelve"),
         ("NaN", {"type": "number"}, "NaN"),
+        ('"\\ud800"', {"type": "object"}, '"\\ud800"'),
+        ("[" * 5000, {"type": "array"}, "[" * 5000),
         ("1", {"enum": ["1", "2"]}, "1"),
         ("1", {"enum": [1, 2]}, 1),
         ("1", {"const": "1"}, "1"),
