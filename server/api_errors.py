@@ -71,10 +71,12 @@ def not_found(message: str, *, code: str, param: str | None = None) -> ApiError:
     return ApiError(404, message, code=code, param=param)
 
 
-def context_exceeded(prompt_tokens: int, limit_tokens: int) -> ApiError:
-    """Return the 400 for a prompt that leaves no room for an answer."""
-    limits = f"the context takes a prompt of at most {limit_tokens} tokens, this one has {prompt_tokens}"
-    return ApiError(400, f"{limits}; shorten it", code="context_length_exceeded", param="messages")
+def context_exceeded(prompt: str, limit_tokens: int, *, param: str) -> ApiError:
+    """Return the 400 for a prompt that leaves no room for an answer; ``prompt`` says how long it is."""
+    message = (
+        f"the context takes a prompt of at most {limit_tokens} tokens, this one has {prompt}; shorten it"
+    )
+    return ApiError(400, message, code="context_length_exceeded", param=param)
 
 
 def queue_full(waiting: int, retry_after_s: float) -> ApiError:

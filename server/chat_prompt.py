@@ -8,7 +8,7 @@ rendered text.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -89,10 +89,12 @@ def build_chat_prompt(
     messages: Sequence[Mapping[str, Json]],
     tools: Sequence[Mapping[str, Json]],
     enable_thinking: bool,
+    check_length: Callable[[str], None] = lambda _text: None,
 ) -> Prompt:
     """Return the prompt of a conversation;
 
-    messages hold ``role``, ``content`` as text and the template's fields.
+    messages hold ``role``, ``content`` as text and the template's fields. ``check_length`` gets the text
+    before its tokens are computed and may refuse it.
     """
     guard = choose_guard(json.dumps([messages, tools], ensure_ascii=False))
     marked = template.render(
@@ -102,6 +104,7 @@ def build_chat_prompt(
     )
     marked = marked.replace(_escaped(guard), guard)
     text = marked.replace(guard, "")
+    check_length(text)
     ids = tokens.encode_guarded(marked, guard)
     return Prompt(
         text=text, ids=ids, is_text=tokens.encode(text) == ids, reasons=text.rstrip().endswith("<think>")

@@ -169,20 +169,20 @@ def check_plain(job: Job) -> None:
         if needed:
             raise unsupported(feature, NEEDS_EXTENSION, param=feature)
     if not job.prompt.is_text:
-        raise unsupported("text of special tokens inside a message", NEEDS_EXTENSION, param="messages")
+        raise unsupported("text of special tokens inside a message", NEEDS_EXTENSION, param=job.prompt_param)
 
 
 def refusal_error(error: TurnRefused, job: Job) -> ApiError:
     """Return what a client is told when the engine refuses a turn."""
     if error.code == "CONTEXT_EXCEEDED" and len(error.arguments) >= 2:
-        return context_exceeded(int(error.arguments[0]), int(error.arguments[1]))
+        return context_exceeded(error.arguments[0], int(error.arguments[1]), param=job.prompt_param)
     if error.code == "BAD_GRAMMAR":
         reason = " ".join(error.arguments).replace("_", " ")
         return invalid(
             f"the grammar cannot be followed: {reason}", param=job.grammar_param, code="invalid_grammar"
         )
     if error.code == "EMPTY_PROMPT":
-        return invalid("the prompt is empty", param="prompt", code="empty_prompt")
+        return invalid("the prompt is empty", param=job.prompt_param, code="empty_prompt")
     if error.code == "BAD_REQUEST":
         return invalid(
             f"the engine cannot take this request: {' '.join(error.arguments)}", code="bad_request"

@@ -23,6 +23,7 @@ class Job:
         seed: None when the client gave none.
         grammar: what the answer must obey; empty for nothing.
         grammar_param: the parameter that asked for it.
+        prompt_param: the parameter that the prompt comes from.
         logprobs: alternatives per token; None when logprobs were not asked for.
         token_ids: token ids were asked for.
         choices: how many answers.
@@ -40,6 +41,7 @@ class Job:
     stops: tuple[str, ...] = ()
     grammar: bytes = b""
     grammar_param: str = "grammar"
+    prompt_param: str = "messages"
     logprobs: int | None = None
     token_ids: bool = False
     choices: int = 1

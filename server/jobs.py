@@ -47,6 +47,7 @@ class JobBuilder:
             messages=[template_message(index, message) for index, message in enumerate(messages)],
             tools=[tool.model_dump(exclude_none=True) for tool in tools],
             enable_thinking=enable_thinking,
+            check_length=lambda text: self.check_length(text, param="messages"),
         )
 
     def chat_job(self, body: ChatBody) -> Job:
@@ -85,11 +86,32 @@ class JobBuilder:
     def text_prompt(self, prompt: str | list[int]) -> Prompt:
         """Return an exact prompt, in which the texts of special tokens are special tokens."""
         if isinstance(prompt, str):
+            self.check_length(prompt, param="prompt")
             return Prompt(text=prompt, ids=self.tokens.encode(prompt), is_text=True)
         self.check_ids(prompt, param="prompt")
+        self._check_size(len(prompt), param="prompt")
         text = self.tokens.decode(prompt).decode("utf-8", "replace")
         ids = tuple(prompt)
         return Prompt(text=text, ids=ids, is_text=self.tokens.encode(text) == ids)
+
+    def check_length(self, text: str, *, param: str) -> None:
+        """Raise ApiError for text that is too long for the context whatever its tokens are.
+
+        To count the tokens of a text takes seconds when it is very long.
+        """
+        longest = self.tokens.longest_token_bytes
+        size = len(text.encode())
+        if longest is not None and size > self.context_tokens * longest:
+            raise context_exceeded(
+                f"more: {size} bytes, of which a token takes at most {longest}",
+                self.prompt_limit_tokens,
+                param=param,
+            )
+
+    @property
+    def prompt_limit_tokens(self) -> int:
+        """The longest prompt: one position is left for the answer."""
+        return self.context_tokens - 1
 
     def check_ids(self, ids: list[int], *, param: str) -> None:
         """Raise ApiError for an id that is no token."""
@@ -111,7 +133,8 @@ class JobBuilder:
         functions: Mapping[str, FunctionDefinition],
         chat: bool,
     ) -> Job:
-        self._check_size(prompt)
+        prompt_param = "messages" if chat else "prompt"
+        self._check_size(len(prompt.ids), param=prompt_param)
         defaults = self.defaults
         return Job(
             id=f"{prefix}-{secrets.token_hex(12)}",
@@ -129,13 +152,14 @@ class JobBuilder:
             ignore_eos=bool(body.ignore_eos),
             splits_reasoning=chat,
             functions=functions or None,
+            prompt_param=prompt_param,
         )
 
-    def _check_size(self, prompt: Prompt) -> None:
-        if not prompt.ids:
-            raise invalid("the prompt is empty", param="prompt", code="empty_prompt")
-        if len(prompt.ids) >= self.context_tokens:
-            raise context_exceeded(len(prompt.ids), self.context_tokens - 1)
+    def _check_size(self, prompt_tokens: int, *, param: str) -> None:
+        if not prompt_tokens:
+            raise invalid("the prompt is empty", param=param, code="empty_prompt")
+        if prompt_tokens > self.prompt_limit_tokens:
+            raise context_exceeded(str(prompt_tokens), self.prompt_limit_tokens, param=param)
 
 
 def template_message(index: int, message: Message) -> dict[str, Any]:

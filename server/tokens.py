@@ -32,6 +32,10 @@ class Tokens:
             json.dumps({**description, "added_tokens": [], "post_processor": None})
         )
         self._bytes_of = _byte_table()
+        # A normalizer may shorten the text, so that its length says nothing.
+        shortens = description.get("normalizer") is not None
+        longest = max((len(self.token_bytes(one)) for one in range(self.vocab_size)), default=0)
+        self.longest_token_bytes: int | None = None if shortens else longest
 
     @property
     def vocab_size(self) -> int:

@@ -1,13 +1,16 @@
 """Every failure is OpenAI's error object, with the parameter and a code."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.server_builders import MODEL, Running, run_server, until
+from server.tokens import Tokens
+from tests.server.server_builders import LIMIT_S, MODEL, Running, run_server, until
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
@@ -136,6 +139,47 @@ async def test_a_prompt_beyond_the_context_is_a_400(tmp_path: Path, stream: bool
         response = await running.chat("a " * words, stream=stream)
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [(CHAT, {"messages": [{"role": "user", "content": "a" * 200_000}]}, "messages"),
+     ("/v1/completions", {"prompt": "a" * 200_000}, "prompt"),
+     ("/v1/completions", {"prompt": [5] * 5000}, "prompt"),
+     ("/tokenize", {"content": "a" * 200_000}, "content"),
+     ("/tokenize", {"messages": [{"role": "user", "content": "a" * 200_000}]}, "messages")],
+)  # fmt: skip
+async def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
+    shared: Running, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], param: str
+) -> None:
+    def encode(*_: object) -> tuple[int, ...]:
+        raise AssertionError("tokens were counted")
+
+    for name in ("encode", "encode_text", "encode_guarded"):
+        monkeypatch.setattr(Tokens, name, encode)
+    response = await shared.client.post(path, json={"model": MODEL, **body})
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", param)
+    assert "at most 4095 tokens" in error["message"]
+
+
+async def test_a_large_body_leaves_the_server_responsive(
+    shared: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, encode = threading.Event(), threading.Event(), Tokens.encode
+
+    def encode_slowly(tokens: Tokens, text: str) -> tuple[int, ...]:
+        begun.set()
+        assert go_on.wait(LIMIT_S)
+        return encode(tokens, text)
+
+    monkeypatch.setattr(Tokens, "encode", encode_slowly)
+    body = {"content": "a" * 20_000}
+    call = asyncio.create_task(shared.client.post("/tokenize", json=body))
+    await until(begun.is_set)
+    assert (await shared.client.get("/health")).json()["queue"]["running"] == 0
+    go_on.set()
+    assert (await call).status_code == 200
 
 
 @pytest.mark.parametrize(
