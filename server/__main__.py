@@ -23,6 +23,7 @@ from server.options import read_options
 from server.service import Service, build_service, command_for
 from server.settings import ServerSettings
 from server.speculation import require
+from server.stalled_clients import build_protocol
 
 EXIT_USAGE = 2
 # Clients that connect at the same instant; the kernel may lower it.
@@ -96,7 +97,13 @@ async def serve(settings: ServerSettings, plan: Plan, private_dir: Path) -> int:
     shown = f"[{host}]" if ":" in host else host
     print(f"listening on http://{shown}:{port}", flush=True)
     config = uvicorn.Config(
-        build_app(service), log_config=None, access_log=False, lifespan="on", server_header=False, ws="none"
+        build_app(service),
+        http=build_protocol(settings.send_timeout_s),
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        ws="none",
     )
     server = DrainingServer(config, service)
     watch = asyncio.create_task(_end_when_failed(server, service))

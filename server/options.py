@@ -124,6 +124,7 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
         "request": "longest time for a request, waiting included",
         "start": "longest time for the engine to get ready",
         "progress": "longest silence of a working engine before it is started again",
+        "send": "longest time that a client may leave an answer unread",
     }
     for name, text in limits.items():
         group.add_argument(

@@ -26,6 +26,7 @@ class ServerSettings:
         request_timeout_s: longest time for a request, waiting included.
         start_timeout_s: longest time for the engine to get ready.
         progress_timeout_s: longest silence of the engine while it works.
+        send_timeout_s: longest time that a client may leave an answer unread.
         max_body_bytes: largest request body; the engine takes prompts of up to 16 MiB.
     """
 
@@ -47,4 +48,5 @@ class ServerSettings:
     request_timeout_s: float = 600.0
     start_timeout_s: float = 600.0
     progress_timeout_s: float = 120.0
+    send_timeout_s: float = 60.0
     max_body_bytes: int = 32 * MIB

@@ -80,13 +80,16 @@ class StreamedAnswer(AnswerResponse):
     _keeper: asyncio.Task[None] | None = None
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Unbounded, but for the answer's own length: a client that does not read must not hold the slot.
+        unsent: asyncio.Queue[list[JobEvent] | None] = asyncio.Queue()
+        reader = asyncio.create_task(self._read(unsent))
         try:
-            async with asyncio.timeout(self._timeout_s), aclosing(self._events) as batches:
-                async for batch in batches:
-                    if self._keeper is None:
-                        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-                        self._keeper = asyncio.create_task(_keep_alive(send))
-                    await _send_body(send, self._encode(batch))
+            while (batch := await unsent.get()) is not None:
+                if self._keeper is None:
+                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                    self._keeper = asyncio.create_task(_keep_alive(send))
+                await _send_body(send, self._encode(batch))
+            await reader
             last = [encode_event(chunk) for chunk in self._form.last_chunks()]
             await self._end(send, b"".join([*last, DONE]))
         except Exception as error:
@@ -98,6 +101,17 @@ class StreamedAnswer(AnswerResponse):
         finally:
             if self._keeper is not None:
                 self._keeper.cancel()
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+
+    async def _read(self, unsent: asyncio.Queue[list[JobEvent] | None]) -> None:
+        """Read the job as fast as the engine is, whatever the client does; None marks its end."""
+        try:
+            async with asyncio.timeout(self._timeout_s), aclosing(self._events) as batches:
+                async for batch in batches:
+                    unsent.put_nowait(batch)
+        finally:
+            unsent.put_nowait(None)
 
     async def _end(self, send: Send, body: bytes) -> None:
         if self._keeper is not None:

@@ -76,6 +76,25 @@ async def test_a_client_that_goes_away_cancels_the_turn(tmp_path: Path, stream: 
     assert b"[DONE]" not in call.body
 
 
+async def test_a_client_that_does_not_read_frees_the_slot(tmp_path: Path) -> None:
+    reads = asyncio.Event()
+
+    class StuckCall(Call):
+        async def _send(self, message: Any) -> None:
+            await super()._send(message)
+            await reads.wait()
+
+    async with run_server(tmp_path) as running:
+        call = StuckCall(running.app, CHAT, body("Hello", stream=True, max_tokens=20))
+        await call.until(lambda: call.status == 200)
+        other = await running.chat("something else")
+        assert not call.task.done()
+        reads.set()
+        await call.task
+    assert other.status_code == 200
+    assert read_events(call.body.decode())[-1] == "[DONE]"
+
+
 async def test_a_silent_engine_keeps_the_stream_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("server.streaming.KEEP_ALIVE_S", 0.01)
     release = tmp_path / "release"
