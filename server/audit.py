@@ -27,6 +27,8 @@ from server.speculation import SpeculationSwitch
 LOG = logging.getLogger("coli_ab.server")
 # An answer waits for a quiet moment; more than these are dropped, oldest first.
 MAX_PENDING = 64
+# A replay that made room this many times is given up: under steady load it would begin for ever.
+MAX_PREEMPTIONS = 3
 # Alternatives per token: the other side's token is nearly always the second one.
 REPLAY_LOGPROBS = 5
 # Two candidates closer than this are told apart by rounding alone. Margins of 1e-3 come from mixed kernel
@@ -42,12 +44,16 @@ FLUSH_OPTIONS = Options(depth=0, payload="ids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """An answer that was given with speculation on, and how it was asked for."""
+    """An answer that was given with speculation on, and how it was asked for.
+
+    ``preemptions`` counts the replays of it that made room for a request.
+    """
 
     job: Job
     request: TurnRequest
     ids: tuple[int, ...]
     length_limited: bool
+    preemptions: int = 0
 
 
 class _Preempted(Exception):  # noqa: N818
@@ -131,7 +137,7 @@ class AuditGuard:
             try:
                 await self._audit(sample, grant)
             except _Preempted:
-                self._pending.append(sample)
+                self._put_back(sample)
             except (TurnFailed, TurnRefused) as error:
                 self.failed += 1
                 LOG.warning("a replay for the audit could not be done: %s", error)
@@ -142,6 +148,12 @@ class AuditGuard:
             finally:
                 self._slots.record(grant.slot, ())
                 grant.release()
+
+    def _put_back(self, sample: Sample) -> None:
+        if sample.preemptions + 1 >= MAX_PREEMPTIONS:
+            self.dropped += 1
+        else:
+            self._pending.append(replace(sample, preemptions=sample.preemptions + 1))
 
     async def _audit(self, sample: Sample, grant: Grant) -> None:
         engine = await self._supervisor.engine()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.scenario import parse_scenario
+from server.audit import MAX_PREEMPTIONS
 from tests.server.server_builders import OFF, Running, run_server, until
 
 pytestmark = pytest.mark.anyio
@@ -168,6 +169,20 @@ async def test_a_replay_makes_room_for_a_request(tmp_path: Path) -> None:
         health = await audited(running, 2)
     assert other.status_code == 200
     assert health["audit"]["differences"] == 0
+
+
+async def test_a_replay_that_makes_room_again_and_again_is_dropped(tmp_path: Path) -> None:
+    held = SAME | {"fault": "hold-at-depth-0", "after": 2}
+    async with run_server(tmp_path, replies=[held], settings=AUDIT) as running:
+        await running.chat(temperature=0)
+        for count in range(MAX_PREEMPTIONS):
+            # Each time: the answer (one more for each request), a flush, and the replay that is held.
+            await until(lambda count=count: len(running.submitted()) == 3 + 3 * count)
+            await running.chat("something else", temperature=0.5)
+        await until(lambda: running.service.admission.running == 0)
+        health = (await running.client.get("/health")).json()
+    counts = [health["audit"][name] for name in ("replayed", "pending", "dropped")]
+    assert counts == [0, 0, 1]
 
 
 async def test_an_engine_that_breaks_during_a_replay_loses_no_request(tmp_path: Path) -> None:
