@@ -53,6 +53,7 @@ class Sample:
     request: TurnRequest
     ids: tuple[int, ...]
     length_limited: bool
+    cached_tokens: int | None
     preemptions: int = 0
 
 
@@ -82,6 +83,8 @@ class AuditGuard:
         self.replayed = self.near_ties = self.differences = self.dropped = self.failed = 0
         self.kept_file: str | None = None
         self.write_error: str | None = None
+        # Why the difference may not show again in a run of its file; None before there is one.
+        self.obstacles: tuple[str, ...] | None = None
         self._draw = draw
         self._store = store
         self._switch = switch
@@ -115,7 +118,14 @@ class AuditGuard:
             self._pending.popleft()
             self.dropped += 1
         limited = ended.finish_reason == "length"
-        self._pending.append(Sample(job=job, request=request, ids=tuple(choice.ids), length_limited=limited))
+        sample = Sample(
+            job=job,
+            request=request,
+            ids=tuple(choice.ids),
+            length_limited=limited,
+            cached_tokens=ended.counts.cached_tokens,
+        )
+        self._pending.append(sample)
         self._news.set()
 
     def preempt(self) -> None:
@@ -199,9 +209,16 @@ class AuditGuard:
         if not self._switch.tripped:
             self._switch.trip(reason)
         LOG.error("MTP is off now: %s", reason)
-        self._keep(
-            Sides(job=sample.job, max_tokens=sample.request.max_tokens, on=sample.ids, off=replayed, gap=gap)
+        sides = Sides(
+            job=sample.job,
+            max_tokens=sample.request.max_tokens,
+            on=sample.ids,
+            off=replayed,
+            gap=gap,
+            cached_tokens=sample.cached_tokens,
         )
+        self.obstacles = sides.obstacles
+        self._keep(sides)
 
     def _keep(self, sides: Sides) -> None:
         try:

@@ -76,6 +76,8 @@ class Service:
                 "differences": guard.differences,
                 "kept_file": guard.kept_file,
                 "write_error": guard.write_error,
+                "replayable": None if guard.obstacles is None else not guard.obstacles,
+                "not_replayable_because": "; ".join(guard.obstacles or ()) or None,
             },
             "engine": {
                 "state": supervisor.state,

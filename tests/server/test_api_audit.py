@@ -17,6 +17,7 @@ OTHER = SAME | {"other_at": 3}
 NEAR_TIE = OTHER | {"gap": 0.00001}
 NOT_SO_NEAR = OTHER | {"gap": 0.002}
 NOT_THE_FAVOURITE = OTHER | {"gap": -0.5}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 AUDIT = {"audit_rate": 1.0}
 
 
@@ -82,6 +83,38 @@ async def test_a_difference_that_cannot_be_kept_still_switches_mtp_off(
     assert "taken" in health["audit"]["write_error"]
     for answer in (before, after):
         assert answer["choices"][0]["message"]["content"] in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("parameters", "key", "reason"),
+    [({}, None, None),
+     ({"response_format": {"type": "json_object"}}, "schema_file", None),
+     ({"grammar": 'root ::= "a"'}, "grammar_file", None),
+     ({"ignore_eos": True}, None, "ignore_eos"),
+     ({"tools": [TOOL], "tool_choice": "required"}, None, "no form for")],
+)  # fmt: skip
+async def test_what_a_kept_file_can_show_again(
+    tmp_path: Path, parameters: dict[str, Any], key: str | None, reason: str | None
+) -> None:
+    async with run_server(tmp_path, replies=[OTHER], settings=AUDIT) as running:
+        await running.chat(temperature=0, **parameters)
+        audit = (await audited(running, 1))["audit"]
+    kept = Path(audit["kept_file"])
+    values = tomllib.loads(kept.read_text(encoding="utf-8"))
+    parse_scenario(kept.read_text(), str(kept), lambda name: (kept.parent / name).read_text())
+    assert [name for name in ("schema_file", "grammar_file") if name in values] == [key] * bool(key)
+    assert audit["replayable"] is (reason is None)
+    assert ("may not show it again" in values["description"]) is (reason is not None)
+    assert (reason or "") in (audit["not_replayable_because"] or "")
+
+
+async def test_an_answer_on_rows_of_earlier_requests_may_not_show_again(tmp_path: Path) -> None:
+    async with run_server(tmp_path, replies=[OTHER], settings=AUDIT) as running:
+        await running.chat("Good evening", temperature=0.5)
+        await running.chat(temperature=0)
+        audit = (await audited(running, 1))["audit"]
+    assert audit["replayable"] is False
+    assert "prompt tokens of earlier requests" in audit["not_replayable_because"]
 
 
 async def test_the_audit_outlives_a_fault_in_one_sample(
