@@ -18,7 +18,7 @@ from engine_bindings.errors import ColiAbError
 from engine_bindings.model_directory import private_model_directory
 from server.app import build_app
 from server.audit_record import check_writable
-from server.launch import Plan, plan_start
+from server.launch import Plan, check_again, plan_start
 from server.options import read_options
 from server.service import Service, build_service, command_for
 from server.settings import ServerSettings
@@ -91,6 +91,7 @@ async def serve(settings: ServerSettings, plan: Plan, private_dir: Path) -> int:
         command=command_for(plan, settings, private_dir),
         engine_digest=plan.binding.fingerprint().digest,
         created=int(time.time()),
+        check=lambda depth: check_again(settings, os.environ, depth),
     )
     listener = bind(settings)
     host, port = listener.getsockname()[:2]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from server.engine_link import EngineCommand, EngineLink, EngineLost, EngineTimeouts
@@ -27,6 +27,7 @@ class EngineSupervisor:
         self.last_failure: str | None = None
         self.failed: asyncio.Event = asyncio.Event()
         self.on_loss: Callable[[], None] = lambda: None
+        self.before_restart: Callable[[], Awaitable[None]] = _nothing
         self._command = command
         self._timeouts = timeouts
         self._link: EngineLink | None = None
@@ -66,8 +67,11 @@ class EngineSupervisor:
             await link.close()
 
     async def _run(self) -> None:
-        failures = 0
+        failures, first = 0, True
         while failures < MAX_FAILED_STARTS:
+            if not first:
+                await self.before_restart()
+            first = False
             try:
                 self._link = await EngineLink.start(self._command(), self._timeouts)
             except EngineLost as error:
@@ -98,3 +102,7 @@ class EngineSupervisor:
         async with self._change:
             self.state = state
             self._change.notify_all()
+
+
+async def _nothing() -> None:
+    pass

@@ -2,14 +2,14 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from engine_bindings.binding import ArmSettings, Binding, Launch, build_environment
 from engine_bindings.certificate import Certificate, Problem, read_certificate, read_facts, verify_certificate
 from engine_bindings.certificate_key import find_key_file, read_key
-from engine_bindings.errors import UsageError
+from engine_bindings.errors import ColiAbError, UsageError
 from engine_bindings.model_directory import remove_state
 from engine_bindings.registry import find_binding
 from server.engine_link import EngineCommand
@@ -51,6 +51,17 @@ def plan_start(settings: ServerSettings, environment: Mapping[str, str], now: da
         kv_slots=settings.kv_slots,
     )
     return Plan(binding=binding, model_dir=model_dir, decision=decision)
+
+
+def check_again(
+    settings: ServerSettings, environment: Mapping[str, str], depth: int, now: datetime | None = None
+) -> Decision:
+    """Decide anew at the served depth: engine, model and clock are not what they were at the start."""
+    try:
+        return plan_start(replace(settings, depth=depth), environment, now).decision
+    except (ColiAbError, OSError) as error:
+        reason = f"the certificate cannot be verified again: {error}"
+        return Decision(enabled=False, depth=0, reason=reason, field="certificate")
 
 
 def build_launch(binding: Binding, settings: ServerSettings, depth: int) -> Launch:

@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
+import logging
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from server.settings import ServerSettings
 from server.slots import Slots
 from server.speculation import Decision, SpeculationSwitch
 from server.tokens import read_tokens
+
+LOG = logging.getLogger("coli_ab.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,11 @@ def build_service(
     command: Callable[[int], EngineCommand],
     engine_digest: str,
     created: int,
+    check: Callable[[int], Decision] | None = None,
 ) -> Service:
     """Put a server together; nothing is started yet. ``command`` gives the engine's command for a depth.
+
+    ``check`` decides anew whether a depth is certified, before every restart of the engine; it may block.
 
     Must be called inside a running event loop. Raises CheckpointError when a file of the model is missing
     or broken.
@@ -114,6 +121,8 @@ def build_service(
     timeouts = EngineTimeouts(start_s=settings.start_timeout_s, progress_s=settings.progress_timeout_s)
     supervisor = EngineSupervisor(lambda: command(switch.decision.depth), timeouts)
     supervisor.on_loss = slots.forget
+    if check is not None:
+        supervisor.before_restart = partial(verify_again, switch, check)
     admission = Admission(slots, settings.queue_limit)
     guard = AuditGuard(
         rate=settings.audit_rate,
@@ -154,6 +163,16 @@ def build_service(
     )
     watch_gauges(service)
     return service
+
+
+async def verify_again(switch: SpeculationSwitch, check: Callable[[int], Decision]) -> None:
+    """Switch MTP off when the certificate does not hold any more."""
+    if not switch.decision.enabled:
+        return
+    decision = await asyncio.to_thread(check, switch.decision.depth)
+    if not decision.enabled:
+        switch.withdraw(decision)
+        LOG.error("MTP is off now: %s", decision.reason)
 
 
 def build_fingerprint(engine_digest: str, model_dir: Path, decision: Decision) -> str:

@@ -86,16 +86,23 @@ class SpeculationSwitch:
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
         self.tripped = False
+        self._withdrawn = False
 
     def trip(self, reason: str) -> None:
         """Switch MTP off for all that is submitted from now on."""
         self.tripped = True
         self.decision = replace(self.decision, enabled=False, depth=0, reason=reason)
 
+    def withdraw(self, decision: Decision) -> None:
+        """Switch MTP off because the certificate does not hold any more; ``decision`` says why."""
+        if self.decision.enabled:
+            self._withdrawn = True
+            self.decision = replace(decision, enabled=False, depth=0)
+
     @property
     def request_depth(self) -> int | None:
         """The depth to ask for in a request: 0 when switched off, None for the engine's own."""
-        return 0 if self.tripped else None
+        return 0 if self.tripped or self._withdrawn else None
 
 
 def _off(reason: str, *, field: str | None = None) -> Decision:

@@ -108,6 +108,7 @@ async def run_server(
     raise_faults: bool = True,
     limit_s: float = LIMIT_S,
     command: Callable[[int], EngineCommand] | None = None,
+    check: Callable[[int], Decision] | None = None,
     **script: Any,
 ) -> AsyncIterator[Running]:
     """Run a server on a scripted engine, or on ``command``; it is loading when the block begins."""
@@ -119,6 +120,7 @@ async def run_server(
         command=command or engine_command(write_script(directory, **script), values),
         engine_digest="0" * 64,
         created=1,
+        check=check,
     )
     app = build_app(service)
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=raise_faults)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.server.server_builders import MODEL, Call, read_events, run_server, until
+from server.speculation import Decision
+from tests.server.server_builders import MODEL, ON, Call, read_events, run_server, until
 
 pytestmark = pytest.mark.anyio
 CHAT = "/v1/chat/completions"
+EXPIRED = Decision(enabled=False, depth=0, reason="the certificate expired", field="expires_at")
 HOLD = {"match": "slow", "text": "one two three ", "repeat": True, "fault": "hold", "after": 5}
 
 
@@ -156,6 +158,20 @@ async def test_a_broken_engine_is_started_again_and_the_queue_survives(tmp_path:
     assert json.loads(last)["error"]["code"] == "engine_error"
     assert health["engine"]["restarts"] == 2
     assert ("139" if fault == "crash" else "protocol") in health["engine"]["last_failure"]
+
+
+@pytest.mark.parametrize(("later", "depths"), [(ON, [3, 3, 3]), (EXPIRED, [3, 0, 0])])
+async def test_the_certificate_is_verified_before_every_restart(
+    tmp_path: Path, later: Decision, depths: list[int]
+) -> None:
+    crash = {"match": "break", "text": "one two three", "fault": "crash", "after": 1}
+    async with run_server(tmp_path, replies=[crash], check=lambda _depth: later) as running:
+        await running.chat("break")
+        await running.chat("break")
+        await running.chat("Hello")
+        health = (await running.client.get("/health")).json()
+    assert [entry["start"]["depth"] for entry in running.log() if "start" in entry] == depths
+    assert (health["mtp"]["enabled"], health["mtp"]["reason"]) == (later.enabled, later.reason)
 
 
 async def test_an_engine_without_progress_is_started_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from engine_bindings.certificate_key import read_or_create_key
 from engine_bindings.errors import UsageError
+from server.launch import check_again
 from server.speculation import Decision, SpeculationSwitch, require
 from tests.server.gated_server import EVIDENCE, Gated, build_gated
 
@@ -110,3 +111,19 @@ def test_the_switch_only_goes_off() -> None:
     switch.trip("an audit differed")
     assert switch.request_depth == 0
     assert switch.decision == Decision(enabled=False, depth=0, reason="an audit differed", run_id="run")
+
+
+def test_a_later_check_sees_what_changed(gated: Gated) -> None:
+    late = gated.now + timedelta(days=400)
+    assert check_again(gated.settings, {}, 2, gated.now).enabled
+    assert check_again(gated.settings, {}, 2, late).field == "expires_at"
+    append_byte(gated.engine)
+    assert check_again(gated.settings, {}, 2, gated.now).field == "engine_digest"
+    gated.engine.unlink()
+    assert check_again(gated.settings, {}, 2, gated.now).enabled is False
+
+
+def test_a_withdrawn_certificate_is_no_trip_of_the_audit() -> None:
+    switch = SpeculationSwitch(Decision(enabled=True, depth=2, reason="certified", run_id="run"))
+    switch.withdraw(Decision(enabled=False, depth=0, reason="expired", field="expires_at"))
+    assert (switch.tripped, switch.request_depth, switch.decision.reason) == (False, 0, "expired")
