@@ -40,6 +40,8 @@ STDERR_LINE_BYTES = 1 << 16
 # Time for an engine that was told to end before it is killed; it has no state that would be lost.
 EXIT_TIMEOUT_S = 5.0
 PROBE_ID = 1
+# What the engine writes on stderr for each layer of a long prefill.
+PREFILL_MARK = b"[prefill]"
 
 
 class EngineLost(Exception):  # noqa: N818 - an event in the life of a server
@@ -56,9 +58,13 @@ class EngineCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTimeouts:
-    """How long the engine may take to get ready, and to write anything while a turn is open, in seconds."""
+    """How long the engine may take to get ready, and be silent while a turn is open, in seconds.
+
+    ``first_output_s`` holds instead of ``progress_s`` while a turn waits for its first token.
+    """
 
     start_s: float
+    first_output_s: float
     progress_s: float
 
 
@@ -201,13 +207,21 @@ class EngineLink:
             if isinstance(event, Data):
                 turn = self._turns.get(event.request_id)
                 if turn is not None:
-                    turn.add(Token(event.payload, at_ns, self._details.pop(event.request_id, None)))
+                    self._take_token(
+                        turn, Token(event.payload, at_ns, self._details.pop(turn.request_id, None))
+                    )
             elif isinstance(event, Note):
                 self._take_note(event)
             elif isinstance(event, Accepted):
                 self._turns[event.request_id].accept(event.prompt_tokens, at_ns)
             else:
                 self._take_rare(event)
+
+    def _take_token(self, turn: EngineTurn, token: Token) -> None:
+        first = not turn.has_output
+        turn.add(token)
+        if first:
+            self._arm_watchdog()
 
     def _take_rare(self, event: object) -> None:
         if isinstance(event, Done):
@@ -259,22 +273,33 @@ class EngineLink:
         for request_id in tuple(self._turns):
             self._end_turn(request_id, None, TurnFailed(self.lost.result()))
 
+    def _silence_limit(self) -> tuple[float, str]:
+        if all(turn.has_output for turn in self._turns.values()):
+            return self._timeouts.progress_s, "--progress-timeout"
+        return self._timeouts.first_output_s, "--first-output-timeout"
+
     def _arm_watchdog(self) -> None:
-        if self._timer is None and self._turns and not self.lost.done():
-            remaining = self._progress_at + self._timeouts.progress_s - time.monotonic()
+        """Set the timer for the limit that holds now, which changes when a first token comes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._turns and not self.lost.done():
+            remaining = self._progress_at + self._silence_limit()[0] - time.monotonic()
             self._timer = asyncio.get_running_loop().call_later(max(0.0, remaining), self._check_progress)
 
     def _check_progress(self) -> None:
         self._timer = None
-        limit = self._timeouts.progress_s
+        limit, option = self._silence_limit()
         if self._turns and time.monotonic() - self._progress_at >= limit:
-            self._lose(f"no progress for {limit:g} s (--progress-timeout)")
+            self._lose(f"no progress for {limit:g} s ({option})")
         self._arm_watchdog()
 
     async def _read_stderr(self) -> None:
         stderr = self._process.stderr
         assert stderr is not None  # noqa: S101 - PIPE was asked for
         while data := await stderr.read(READ_BYTES):
+            if PREFILL_MARK in data:
+                self._progress_at = time.monotonic()
             lines = data.decode("utf-8", "replace").splitlines()
             self.stderr_tail.extend(line for line in lines[-STDERR_LINES:] if line.strip())
 

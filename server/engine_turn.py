@@ -64,6 +64,7 @@ class EngineTurn:
         self.accepted_ns: int | None = None
         self.prompt_tokens: int | None = None
         self.outcome: TurnOutcome | None = None
+        self.has_output = False
         self._control = control
         self._failure: Exception | None = None
         self._ended = False
@@ -136,6 +137,7 @@ class EngineTurn:
 
     def add(self, token: Token) -> None:
         """Add a token."""
+        self.has_output = True
         self._tokens.append(token)
         self._news.set()
 

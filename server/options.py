@@ -123,13 +123,15 @@ def _add_limit_options(parser: argparse.ArgumentParser) -> None:
     limits = {
         "request": "longest time for a request, waiting included",
         "start": "longest time for the engine to get ready",
-        "progress": "longest silence of a working engine before it is started again",
+        "first-output": "longest silence of the engine before the first token of an answer",
+        "progress": "longest silence of the engine after that, before it is started again",
         "send": "longest time that a client may leave an answer unread",
     }
     for name, text in limits.items():
+        field = f"{name.replace('-', '_')}_timeout_s"
         group.add_argument(
-            f"--{name}-timeout", dest=f"{name}_timeout_s", type=_seconds, metavar="S",
-            default=getattr(DEFAULTS, f"{name}_timeout_s"), help=f"{text} (default: %(default)g s)",
+            f"--{name}-timeout", dest=field, type=_seconds, metavar="S",
+            default=getattr(DEFAULTS, field), help=f"{text} (default: %(default)g s)",
         )  # fmt: skip
 
 

@@ -118,7 +118,11 @@ def build_service(
     slots, switch = Slots(settings.kv_slots), SpeculationSwitch(decision)
     metrics, profile = Metrics(), ProfileLog()
     tokens = read_tokens(model_dir)
-    timeouts = EngineTimeouts(start_s=settings.start_timeout_s, progress_s=settings.progress_timeout_s)
+    timeouts = EngineTimeouts(
+        start_s=settings.start_timeout_s,
+        first_output_s=settings.first_output_timeout_s,
+        progress_s=settings.progress_timeout_s,
+    )
     supervisor = EngineSupervisor(lambda: command(switch.decision.depth), timeouts)
     supervisor.on_loss = slots.forget
     if check is not None:

@@ -25,7 +25,8 @@ class ServerSettings:
         queue_limit: requests that may wait.
         request_timeout_s: longest time for a request, waiting included.
         start_timeout_s: longest time for the engine to get ready.
-        progress_timeout_s: longest silence of the engine while it works.
+        first_output_timeout_s: longest silence of the engine before the first token of an answer.
+        progress_timeout_s: longest silence of the engine after that.
         send_timeout_s: longest time that a client may leave an answer unread.
         max_body_bytes: largest request body; the engine takes prompts of up to 16 MiB.
     """
@@ -47,6 +48,7 @@ class ServerSettings:
     queue_limit: int = 64
     request_timeout_s: float = 600.0
     start_timeout_s: float = 600.0
+    first_output_timeout_s: float = 1800.0
     progress_timeout_s: float = 120.0
     send_timeout_s: float = 60.0
     max_body_bytes: int = 32 * MIB

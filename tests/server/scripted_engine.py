@@ -8,7 +8,8 @@ faults are scripted.
      "accept": [2, 0, 1], "replies": [{"match": TEXT, "text": ANSWER, "fault": NAME, "after": N, ...}]}
 
 The first reply whose `match` is in the prompt is used. `fault` happens after so many tokens: crash, hang
-(nothing is read or written any more), garbage, hold (until STOP, CANCEL, or until `release_file` is there).
+(nothing is read or written any more), garbage, hold (until STOP, CANCEL, or until `release_file` is there;
+`says` is a line that it repeats on stderr meanwhile).
 With `other_at` the token at that place is another one whenever the turn speculates, and `gap` is the margin
 between both.
 """
@@ -253,6 +254,8 @@ class Engine:
         if fault == "garbage":
             self.write(b"!? this is no protocol\n")
             return False
+        if "says" in turn.reply:
+            print(turn.reply["says"], file=sys.stderr, flush=True)
         release = turn.reply.get("release_file")
         return release is not None and Path(release).exists()
 

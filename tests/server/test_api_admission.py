@@ -186,6 +186,34 @@ async def test_an_engine_without_progress_is_started_again(tmp_path: Path) -> No
     assert health["engine"]["restarts"] == 1
 
 
+async def test_a_long_prefill_is_no_silence(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    reply = HOLD | {"after": 0, "release_file": str(release)}
+    async with run_server(tmp_path, replies=[reply], settings={"progress_timeout_s": 0.05}) as running:
+        call = asyncio.create_task(running.chat("slow", max_tokens=8))
+        await until(lambda: bool(running.submitted()))
+        await asyncio.sleep(0.2)
+        release.touch()
+        assert (await call).status_code == 200
+        assert running.service.supervisor.restarts == 0
+
+
+@pytest.mark.parametrize(("says", "restarts"), [("[prefill] layer 1/6", 0), ("busy", 1)])
+async def test_lines_about_the_prefill_are_progress(tmp_path: Path, says: str, restarts: int) -> None:
+    release = tmp_path / "release"
+    reply = HOLD | {"after": 0, "release_file": str(release), "says": says}
+    settings = {"first_output_timeout_s": 0.3}
+    async with run_server(tmp_path, replies=[reply], settings=settings) as running:
+        call = asyncio.create_task(running.chat("slow", max_tokens=8))
+        await until(lambda: bool(running.submitted()))
+        await asyncio.sleep(0.8)
+        release.touch()
+        status = (await call).status_code
+        assert (status, running.service.supervisor.restarts) == (500 if restarts else 200, restarts)
+        if restarts:
+            assert "--first-output-timeout" in str(running.service.supervisor.last_failure)
+
+
 async def test_an_engine_that_was_lost_this_instant_is_not_given_out(tmp_path: Path) -> None:
     async with run_server(tmp_path) as running:
         supervisor = running.service.supervisor

@@ -17,12 +17,14 @@ def test_every_option() -> None:
         "--engine reference=e --model m --model-id id --certificate c --key-file k --kv-slots 2 --depth 1"
         " --require-mtp --audit 0.5 --audit-dir a --context 99 --host ::1 --port 1 --api-key key --queue 3"
         " --request-timeout 4 --start-timeout 5 --progress-timeout 6 --send-timeout 7"
+        " --first-output-timeout 8"
     )
     assert read_options(text.split(), {}, "serve") == ServerSettings(
         engine="reference=e", model_dir=Path("m"), model_id="id", certificate=Path("c"), key_file=Path("k"),
         kv_slots=2, depth=1, require_mtp=True, audit_rate=0.5, audit_dir=Path("a"), context_tokens=99,
         host="::1", port=1, api_key="key", queue_limit=3, request_timeout_s=4.0, start_timeout_s=5.0,
         progress_timeout_s=6.0, send_timeout_s=7.0,
+        first_output_timeout_s=8.0,
     )  # fmt: skip
 
 
