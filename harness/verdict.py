@@ -48,6 +48,8 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
     if faults:
         return _fail(comparison, sorted(faults, key=lambda finding: _rank(comparison, finding)))
     doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
+    if not doubts and not any(result.pairs_checked for result in comparison.contrasts):
+        doubts = [("void", "no pair of turns was compared")]
     if doubts:
         sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
         return _verdict("inconclusive", doubts[0][0], sentence, [text for _, text in doubts])

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
 from harness.cli import analyze, certificate, compare, gate, minimize, report, scenarios, serve
+from harness.cli.output import prepare_streams, write_note
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
@@ -56,6 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    prepare_streams()
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == [serve.NAME]:
         serve.start_server(given[1:])
@@ -77,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(message: str, hint: str) -> None:
-    sys.stderr.write(f"coli-ab: {message}\n" + (f"  {hint}\n" if hint else ""))
+    write_note(f"coli-ab: {message}\n" + (f"  {hint}\n" if hint else ""))
 
 
 def _write_traceback() -> str:

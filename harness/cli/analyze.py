@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from harness.cli.certify import withdraw_certificate
 from harness.cli.results import analyze_run, print_report
 
 
@@ -22,5 +23,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     report = analyze_run(arguments.run_directory)
+    withdraw_certificate(report, arguments.run_directory)
     print_report(report, as_json=arguments.json)
     return report.verdict.exit_status

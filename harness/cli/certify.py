@@ -3,14 +3,15 @@
 import datetime
 import hashlib
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine_bindings.binding import Binding
 from engine_bindings.certificate import (
+    CERTIFICATE_NAME,
     Certificate,
     Evidence,
+    Facts,
     issue_certificate,
     read_facts,
     write_certificate,
@@ -18,10 +19,13 @@ from engine_bindings.certificate import (
 from engine_bindings.certificate_key import find_key_file, read_or_create_key
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import read_version
+from harness.cli.output import write_note
 from harness.cli.scenario_files import LoadedScenario
 from harness.drivers.launcher import EngineLauncher
+from harness.environment import Environment
 from harness.plan import Arm, Plan
 from harness.report import Report
+from harness.rundir import read_run
 from harness.verdict import count_near_ties
 
 SERVED_SLOTS = 1
@@ -44,12 +48,37 @@ def certify_run(
         return False
     try:
         certificate = _issue(report, plan, launcher, scenarios, run_id=directory.name, key_file=key_file)
+        _check_unchanged(certificate.facts, read_run(directory).environment)
         path = write_certificate(directory, certificate)
     except UsageError as error:
-        sys.stderr.write(f"no certificate: {error}\n")
+        write_note(f"no certificate: {error}\n")
         return False
-    sys.stderr.write(f"certificate: {path}, valid until {certificate.expires_at:%Y-%m-%d %H:%M} UTC\n")
+    write_note(f"certificate: {path}, valid until {certificate.expires_at:%Y-%m-%d %H:%M} UTC\n")
     return True
+
+
+def withdraw_certificate(report: Report, directory: Path) -> None:
+    """Remove the certificate of a run whose verdict is no pass any more."""
+    path = directory / CERTIFICATE_NAME
+    if report.verdict.status != "pass" and path.exists():
+        path.unlink()
+        write_note(f"certificate withdrawn: the verdict of {directory} is no pass any more\n")
+
+
+def _check_unchanged(facts: Facts, before: Environment) -> None:
+    """Raise UsageError when the engine or the model is not what it was when the run began."""
+    pairs = {
+        "the engine": (facts.engine_digest, before.engine.digest),
+        "config.json": (facts.config_digest, before.model.config_digest),
+        "tokenizer.json": (facts.tokenizer_digest, before.model.tokenizer_digest),
+        "the weights": (facts.weights_digest, before.model.weights_digest),
+    }
+    changed = [name for name, (now, then) in pairs.items() if now != then]
+    if changed:
+        raise UsageError(
+            f"{' and '.join(changed)} changed while the run went on, so the cells are not of one engine",
+            hint="run it again, and leave engine and model alone until it has ended",
+        )
 
 
 def _issue(

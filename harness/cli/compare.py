@@ -17,7 +17,7 @@ from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
 from harness.cli.grammar_support import fit_grammar
 from harness.cli.investigation import Investigation, Until
-from harness.cli.output import write_result
+from harness.cli.output import write_note, write_result
 from harness.cli.progress import open_progress
 from harness.cli.results import analyze_run, print_report
 from harness.cli.scenario_files import ALL, LoadedScenario, load_scenarios
@@ -220,20 +220,19 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     directory = _prepare(request, arguments.out)
     interrupted = _measure(request, directory)
-    sys.stderr.write(f"run directory: {directory.path}\n")
+    write_note(f"run directory: {directory.path}\n")
     report = analyze_run(directory.path)
+    if not interrupted:
+        certify_run(
+            report,
+            request.plan,
+            request.launcher,
+            request.scenarios,
+            directory=directory.path,
+            key_file=arguments.key_file,
+        )
     print_report(report, as_json=arguments.json)
-    if interrupted:
-        return EXIT_INTERRUPTED
-    certify_run(
-        report,
-        request.plan,
-        request.launcher,
-        request.scenarios,
-        directory=directory.path,
-        key_file=arguments.key_file,
-    )
-    return report.verdict.exit_status
+    return EXIT_INTERRUPTED if interrupted else report.verdict.exit_status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

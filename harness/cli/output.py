@@ -1,7 +1,18 @@
-"""Writes a command's result on stdout, also when its reader has gone."""
+"""Writes results on stdout and notes on stderr, also when nobody reads them any more."""
 
+import contextlib
 import os
 import sys
+
+
+def prepare_streams() -> None:
+    """Let a terminal of any encoding show a report: what it cannot show is written as an escape."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as with ``>&-``
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - lives as long as the process
+        reconfigure = getattr(getattr(sys, name), "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
 
 
 def write_result(text: str) -> None:
@@ -12,3 +23,10 @@ def write_result(text: str) -> None:
     except BrokenPipeError:
         # The interpreter flushes once more at its end, which must not complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_note(text: str) -> None:
+    """Write ``text`` on stderr; a reader that has left, or a full disk, does not end a measurement."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()

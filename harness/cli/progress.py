@@ -1,5 +1,6 @@
 """Shows on stderr how a run goes on: a live line on a terminal, else one line for each finished cell."""
 
+import contextlib
 from typing import TextIO
 
 from rich.console import Console
@@ -49,8 +50,10 @@ class PlainProgress:
             place = f"[{self._ended}/{self._total}]"
         else:
             place = "[probe]"
-        self._stream.write(f"{place} {describe_cell(record)}\n")
-        self._stream.flush()
+        # Nobody may be reading, or its disk be full: a measurement goes on all the same.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(f"{place} {describe_cell(record)}\n")
+            self._stream.flush()
 
 
 class LiveProgress:

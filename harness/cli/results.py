@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
-from harness.cli.output import write_result
+from harness.cli.output import write_note, write_result
 from harness.comparison import Comparison, compare
 from harness.environment import Environment
 from harness.metrics import collect_token_lengths, derive_metrics
@@ -45,7 +45,7 @@ def analyze_run(path: Path) -> Report:
     directory.write_text(REPORT_JSON, render_json(report))
     directory.write_text(REPORT_TEXT, render_text(report, width=PLAIN_WIDTH, colour=False))
     for note in contents.notes:
-        sys.stderr.write(f"coli-ab: {note}\n")
+        write_note(f"coli-ab: {note}\n")
     return report
 
 
