@@ -13,6 +13,7 @@ from engine_bindings.wire.mux_extension import LARK_PREFIX
 from server.api_errors import invalid, unsupported
 from server.request_bodies import ChatBody, FunctionDefinition, NamedTool, ObjectFormat, SchemaFormat
 from server.tool_calls import is_text_schema
+from server.tool_schema import check_enforced
 
 Schema = Mapping[str, Any]
 # Raw text inside the markup, which only the closing marker ends.
@@ -38,6 +39,7 @@ def build_constraint(body: ChatBody, *, reasons: bool) -> bytes:
     if body.grammar is not None:
         return _user_grammar(body.grammar, reasons=reasons)
     if forced:
+        check_enforced([tool.function for tool in body.tools or ()], forced)
         return _lark(tool_call_rules(forced), reasons=reasons)
     if schema is None:
         return b""

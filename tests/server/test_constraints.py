@@ -1,12 +1,14 @@
 """The grammars are checked with the library that enforces them."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
 
 from engine_bindings.wire.mux_extension import LARK_PREFIX
+from server.api_errors import ApiError
 from server.constraints import build_constraint
 from server.request_bodies import ChatBody, parse_body
 from tests.server.server_builders import MODEL_DIR
@@ -112,3 +114,25 @@ def test_reasoning_before_the_constrained_part_is_free() -> None:
 def test_no_constraint() -> None:
     assert build() == build(tools=TOOLS) == build(response_format={"type": "text"}) == b""
     assert build(grammar='root ::= "a"') == b'root ::= "a"'
+
+
+@pytest.mark.parametrize(
+    ("parameters", "keyword"),
+    [({"properties": {"a": {"type": "string", "pattern": "x"}}}, "pattern"),
+     ({"properties": {"a": {"type": "string", "maxLength": 3}}}, "maxLength"),
+     ({"properties": {"a": {"type": "string", "format": "date"}}}, "format"),
+     ({"properties": {"a": {"type": "array", "items": {"$ref": "#/$defs/A"}}}}, "$ref"),
+     ({"$defs": {"A": {}}}, "$defs"), ({"anyOf": [{}]}, "anyOf"), ({"minProperties": 1}, "minProperties"),
+     ({"required": ["b"]}, "required"), ({"type": "array"}, "type"),
+     ({"properties": {"a": False}}, "properties")],
+)  # fmt: skip
+def test_what_a_forced_call_would_not_obey_is_refused(parameters: dict[str, Any], keyword: str) -> None:
+    fine = {"type": "function", "function": {"name": "fine"}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", **parameters}}}
+    values = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [fine, tool]}
+    with pytest.raises(ApiError, match=re.escape(keyword)) as caught:
+        build_constraint(ChatBody.model_validate(values | {"tool_choice": "required"}), reasons=False)
+    assert (caught.value.code, caught.value.param) == ("unsupported", "tools.1.function.parameters")
+    assert build_constraint(ChatBody.model_validate(values), reasons=False) == b""
+    named = {"type": "function", "function": {"name": "fine"}}
+    assert build_constraint(ChatBody.model_validate(values | {"tool_choice": named}), reasons=False)
