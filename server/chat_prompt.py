@@ -65,7 +65,10 @@ class ChatTemplate:
                 add_generation_prompt=True,
                 enable_thinking=enable_thinking,
             )
-        except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
+        except (TypeError, ValueError, AttributeError, KeyError) as error:
+            message = "the chat template cannot render these messages; check their fields"
+            raise invalid(message, param="messages") from error
+        except TemplateError as error:
             raise invalid(f"the chat template refuses these messages: {error}", param="messages") from error
 
 

@@ -17,6 +17,8 @@ from server.tokens import Tokens
 
 # OpenAI's default for completions.
 COMPLETION_TOKENS = 16
+# A prompt leaves room for one token and for the row of its successor.
+PROMPT_MARGIN_TOKENS = 2
 SEED_MODULUS = 2**64
 
 
@@ -110,8 +112,8 @@ class JobBuilder:
 
     @property
     def prompt_limit_tokens(self) -> int:
-        """The longest prompt: one position is left for the answer."""
-        return self.context_tokens - 1
+        """The longest prompt that the engine takes."""
+        return self.context_tokens - PROMPT_MARGIN_TOKENS
 
     def check_ids(self, ids: list[int], *, param: str) -> None:
         """Raise ApiError for an id that is no token."""

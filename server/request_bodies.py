@@ -1,8 +1,10 @@
 """The bodies that clients send, checked before anything else sees them."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+from pydantic_core import PydanticCustomError
 
 from server.api_errors import ApiError, invalid
 from server.json_text import JsonTextError, parse_json
@@ -18,10 +20,30 @@ def _as_whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _one_prompt(value: Any) -> Any:
+    if isinstance(value, list) and any(isinstance(one, str | list) for one in value):
+        text = "several prompts in one request are not supported; send one request for each"
+        raise PydanticCustomError("several_prompts", text)
+    return value
+
+
 Text = Annotated[str, Field(min_length=1)]
 # JSON has one kind of number: 5.0 is a whole one.
 Whole = Annotated[int, BeforeValidator(_as_whole)]
 Schema = dict[str, JsonValue]
+CODES = {
+    "missing": "missing_parameter",
+    "extra_forbidden": "unknown_parameter",
+    "several_prompts": "unsupported",
+}
+# What the library says in Python's words.
+MESSAGES = {
+    "model_type": "Input should be an object",
+    "model_attributes_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+    "none_required": "Input should be null",
+}
 BodyT = TypeVar("BodyT", bound="Body")
 
 
@@ -197,7 +219,10 @@ class ChatBody(SamplingBody):
 class CompletionBody(SamplingBody):
     """`POST /v1/completions`: the exact prompt, in which special tokens are special."""
 
-    prompt: str | Annotated[list[Annotated[Whole, Field(ge=0)]], Field(min_length=1)]
+    prompt: Annotated[
+        str | Annotated[list[Annotated[Whole, Field(ge=0)]], Field(min_length=1)],
+        BeforeValidator(_one_prompt),
+    ]
     logprobs: Annotated[Whole, Field(ge=0, le=5)] | None = None
 
 
@@ -235,14 +260,28 @@ def parse_body(kind: type[BodyT], raw: bytes) -> BodyT:
     try:
         return kind.model_validate(drop_unused(values, known))
     except ValidationError as error:
-        raise _body_error(error) from error
+        raise _body_error(error, values) from error
 
 
-def _body_error(error: ValidationError) -> ApiError:
+def _body_error(error: ValidationError, values: Any) -> ApiError:
     # The error of the deepest place says most: a union reports one error for each of its members.
     first = max(error.errors(include_url=False, include_context=False), key=lambda one: len(one["loc"]))
-    names = [str(part) for part in first["loc"]]
-    param = ".".join(names) or None
-    codes = {"missing": "missing_parameter", "extra_forbidden": "unknown_parameter"}
-    code = codes.get(first["type"], "invalid_value")
-    return invalid(f"{param}: {first['msg']}", param=param, code=code)
+    param = ".".join(_places(first["loc"], values, missing=first["type"] == "missing")) or None
+    message = MESSAGES.get(first["type"], first["msg"])
+    return invalid(f"{param}: {message}", param=param, code=CODES.get(first["type"], "invalid_value"))
+
+
+def _places(location: tuple[int | str, ...], value: Any, *, missing: bool) -> Iterator[str]:
+    """Yield the parts of a location that the client wrote; the others name members of a union."""
+    for part in location:
+        if _holds(value, part):
+            value = value[part]
+        elif not (missing and part is location[-1]):
+            continue
+        yield str(part)
+
+
+def _holds(value: Any, part: int | str) -> bool:
+    if isinstance(value, list):
+        return isinstance(part, int) and part < len(value)
+    return isinstance(value, dict) and part in value
