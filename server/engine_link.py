@@ -112,7 +112,7 @@ class EngineLink:
         link = cls(process, timeouts)
         try:
             await link._wait_ready()
-        except BaseException:
+        except BaseException:  # also when cancelled: no process is left behind
             await link.kill()
             raise
         return link

@@ -66,7 +66,7 @@ class WholeAnswer(AnswerResponse):
             async with asyncio.timeout(self._timeout_s), aclosing(self._events) as batches:
                 events = [event async for batch in batches for event in batch]
             response = JSONResponse(self._form.whole(events))
-        except Exception as error:
+        except Exception as error:  # a client gets an error object for every fault
             response = self._as_error(error).response()
         await response(scope, receive, send)
 
@@ -92,7 +92,7 @@ class StreamedAnswer(AnswerResponse):
             await reader
             last = [encode_event(chunk) for chunk in self._form.last_chunks()]
             await self._end(send, b"".join([*last, DONE]))
-        except Exception as error:
+        except Exception as error:  # a client gets an error event for every fault
             failure = self._as_error(error)
             if self._keeper is None:
                 await failure.response()(scope, receive, send)

@@ -130,7 +130,7 @@ class SafeMatcher:
             return otherwise
         try:
             return call()
-        except Exception as error:
+        except Exception as error:  # whatever the library raises ends this turn, not the process
             self._error = str(error).partition("\n")[0] or type(error).__name__
             return otherwise
 

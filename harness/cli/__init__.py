@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _complain("interrupted", "")
         return EXIT_INTERRUPTED
-    except Exception as error:
+    except Exception as error:  # anything unforeseen is our bug and has a status of its own
         _complain(
             f"a bug in coli-ab: {type(error).__name__}: {error}", f"the traceback is in {_write_traceback()}"
         )
