@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
+from engine_bindings.fingerprint import read_version
 from harness.cli import analyze, certificate, compare, gate, minimize, report, scenarios, serve
 from harness.cli.output import prepare_streams, write_note
 
@@ -49,6 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"coli-ab {read_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in (compare, gate, report, analyze, minimize, scenarios, certificate, serve):
         module.add_parser(commands)

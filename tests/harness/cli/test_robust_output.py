@@ -73,3 +73,10 @@ def test_an_engine_that_changed_during_the_run_gets_no_certificate(
     monkeypatch.setattr(Runner, "run_plan", run_and_change)
     assert main(arguments) == 0
     assert not (tmp_path / "run" / "certificate.json").exists()
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("coli-ab ")
