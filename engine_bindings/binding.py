@@ -1,15 +1,17 @@
 """What a binding is: how one kind of engine is started, what is fixed for it, and what it reports."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
 from engine_bindings.fingerprint import EngineFingerprint
 
-EnginePath = Literal["chat", "serve"]
+EnginePath = str
+EntryKind = Literal["line", "prompt", "messages"]
 GrammarKind = Literal["schema", "gbnf"]
 GrammarSupport = Literal["constraint", "drafts", "none"]
+# The two stdio protocols of the colibri family; a binding may have others.
 PATHS: tuple[EnginePath, ...] = ("chat", "serve")
 
 
@@ -28,13 +30,15 @@ class Capabilities:
     """What an engine can do and what it reports.
 
     Attributes:
-        paths: the ways to get an answer from it.
+        paths: the ways to get an answer from it; the others are held against the first.
         max_depth: the greatest draft depth it takes.
+        depths: the only draft depths it can be run at; None: without drafts, and any up to ``max_depth``.
+        entries: in which forms each path takes a turn; exact prompts where nothing is said.
+        slots_path: the path on which it answers several requests at once, None when there is none.
         frames_are_tokens: the paths on which one frame of output is exactly one token.
         reports_forwards: decode forwards per turn are reported on every path.
         reports_drafted: drafts proposed per turn are reported.
         reports_cached_tokens: the reused prefix is reported for exact prompts.
-        interactive_lines: chat mode takes a typed line and adds the template itself.
         grammar: what it does with a grammar: enforce it, draft from it, or take none.
         counters_repeat: forwards, drafts and acceptance are a pure function of prompt and settings, so that
             two runs, or both paths, must show the same; not so where a head reads rows that earlier turns
@@ -50,11 +54,17 @@ class Capabilities:
     reports_forwards: bool
     reports_drafted: bool
     reports_cached_tokens: bool
-    interactive_lines: bool
+    depths: tuple[int, ...] | None = None
+    entries: Mapping[EnginePath, tuple[EntryKind, ...]] = field(default_factory=dict)
+    slots_path: EnginePath | None = None
     grammar: GrammarSupport = "none"
     counters_repeat: bool = False
     context_tokens: int | None = None
     margin_pin: Pin | None = None
+
+    def entries_of(self, path: EnginePath) -> tuple[EntryKind, ...]:
+        """Return the forms in which a path takes a turn."""
+        return self.entries.get(path, ("prompt",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +72,7 @@ class ArmSettings:
     """What the arms of one scenario ask of an engine's start.
 
     Attributes:
-        path: chat or serve.
+        path: one of the binding's.
         depth: draft depth, 0 for no speculation.
         cap_tokens: the largest number of new tokens that any turn asks for.
         context_tokens: size of the context, or None for the engine's default.
@@ -70,7 +80,7 @@ class ArmSettings:
         top_p: likewise.
         grammar: the kind of the scenario's grammar, for a path that reads it at the start; None without one.
         grammar_binds: the engine must enforce it.
-        slots: contexts that the engine holds at once; more than one only in serve mode without speculation.
+        slots: contexts that the engine holds at once; more than one only without speculation.
     """
 
     path: EnginePath
@@ -89,14 +99,20 @@ class Launch:
     """How to start one engine process.
 
     Attributes:
-        argv: the command line.
+        argv: the command line; empty where nothing is started, because a server runs at ``url`` already.
         pins: the settings fixed for it.
+        driver: which session speaks to it: ``chat`` and ``serve`` are the stdio protocols, ``terminal`` types
+            into a pseudo-terminal, ``http`` sends requests.
+        url: where it is reached over HTTP. A process that is started may have ``{port}`` there and in its
+            ``argv``: a free port is put in its place.
         model_variable: the environment variable that names the model directory of the process.
         grammar_variables: pins whose value is the name of a file there that holds the grammar.
     """
 
     argv: tuple[str, ...]
     pins: tuple[Pin, ...]
+    driver: str
+    url: str | None = None
     model_variable: str = "SNAP"
     grammar_variables: tuple[str, ...] = ()
 

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer, StringConstraints
 
-from engine_bindings.binding import EnginePath
-
 
 def _freeze_mapping(value: Mapping[str, str]) -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(value.items())))
@@ -67,7 +65,7 @@ class Facts(BaseModel):
     other_files_digest: Digest | None
     depth: int = Field(ge=0)
     kv_slots: int = Field(ge=1)
-    paths: Annotated[tuple[EnginePath, ...], AfterValidator(_check_sorted_set), Field(min_length=1)]
+    paths: Annotated[SortedNames, Field(min_length=1)]
     settings: Settings
     cpu_model: Name
     cpu_features: SortedNames

@@ -22,7 +22,8 @@ CAPABILITIES = Capabilities(
     reports_forwards=True,
     reports_drafted=True,
     reports_cached_tokens=True,
-    interactive_lines=True,
+    entries={"chat": ("line", "prompt")},
+    slots_path="serve",
     grammar="constraint",
     counters_repeat=True,
     context_tokens=4096,
@@ -56,7 +57,9 @@ class ReferenceEngine:
         """Return the command and the pins of one arm."""
         argv = (sys.executable, "-m", MODULE) if self.executable is None else (str(self.executable),)
         pins = apply_overrides(build_pins(settings), overrides)
-        return Launch(argv=argv, pins=pins, grammar_variables=find_grammar_variables(pins))
+        return Launch(
+            argv=argv, pins=pins, driver=settings.path, grammar_variables=find_grammar_variables(pins)
+        )
 
 
 def build_reference_engine(location: str | None) -> ReferenceEngine:

@@ -20,9 +20,10 @@ class Case:
 
     Attributes:
         contrast, found: the difference. a, b: its two turns.
-        probed_a, probed_b: the arms whose probes speak for it. They are those of serve mode where that
-            path shows the same difference, because serve mode shows which bytes are a token.
-        turn: the request. typed: a chat arm typed a line.
+        probed_a, probed_b: the arms whose probes speak for it. They are those of a path that shows which
+            bytes are a token, such as serve mode, where it shows the same difference.
+        turn: the request. typed: an arm did not send the exact prompt, but a typed
+            line or messages, so the turn cannot be asked alone.
         prefix_bytes: the common part of both answers, up to the start of the first token that differs.
         token_index: of that token, None when no cell shows boundaries.
     """
@@ -64,7 +65,7 @@ def list_cases(
         if result.contrast.kind in ("path", "speculation")
         for found in result.found
     ]
-    return tuple(_share_probes(case, cases) for case in cases)
+    return tuple(_share_probes(plan, case, cases) for case in cases)
 
 
 def sweep_depths(plan: Plan, depth: int) -> tuple[int, ...]:
@@ -103,7 +104,7 @@ def _build_case(
         probed_a=contrast.a,
         probed_b=contrast.b,
         turn=conversation.turns[found.turn],
-        typed="line" in (a.entry, b.entry),
+        typed={a.entry, b.entry} != {"prompt"},
         prefix_bytes=start,
         token_index=index,
     )
@@ -138,12 +139,12 @@ def _ends(
     return None if known is None else tuple(accumulate(known))
 
 
-def _share_probes(case: Case, cases: Iterable[Case]) -> Case:
-    """Let the probes of serve mode speak for chat mode, where both paths show the same difference."""
-    if case.contrast.kind != "speculation" or case.contrast.a.path == "serve":
+def _share_probes(plan: Plan, case: Case, cases: Iterable[Case]) -> Case:
+    """Let the probes of a path that shows tokens speak for one that does not, where both differ alike."""
+    if case.contrast.kind != "speculation" or case.contrast.a.path in plan.token_paths:
         return case
     for other in cases:
-        served = other.contrast.kind == "speculation" and other.contrast.a.path == "serve"
+        served = other.contrast.kind == "speculation" and other.contrast.a.path in plan.token_paths
         same_texts = (other.a.text, other.b.text) == (case.a.text, case.b.text)
         if served and other.place == case.place and same_texts:
             return replace(

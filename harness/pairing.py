@@ -79,7 +79,10 @@ def pair_cells(plan: Plan, records: Iterable[CellRecord]) -> Pairing:
 def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, CellRecord]) -> ContrastPairs:
     pairs: list[TurnPair] = []
     missing: list[MissingPairs] = []
+    planned = set(plan.cells)
     for cell_a, cell_b in _cell_pairs(plan, contrast):
+        if not planned.issuperset((cell_a, cell_b)):
+            continue  # a path that cannot run this scenario; the plan's notes say so
         scenario = plan.scenario(cell_a.scenario)
         relations = list_relations(scenario) if contrast.kind == "within" else ()
         expected = len(relations) if contrast.kind == "within" else scenario.turn_count

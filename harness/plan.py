@@ -1,14 +1,14 @@
 """What will be run and what must hold: arms, contrasts, and the interleaved order of the cells."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from engine_bindings.binding import PATHS, Capabilities, EnginePath, Pin
+from engine_bindings.binding import PATHS, Capabilities, EnginePath, EntryKind, Pin
 from engine_bindings.errors import UsageError
 from harness.record_json import to_dict
 from harness.relations import list_relations
-from harness.scenario import Scenario
+from harness.scenario import Scenario, is_messages
 from harness.sweeps import expand_scenario
 
 ContrastKind = Literal["self", "path", "speculation", "within", "slots"]
@@ -26,6 +26,21 @@ DEFAULT_REPETITIONS = 2
 # that another kernel family was seen to move. Engines that round activations to 8 bits move them by 1e-2 and
 # more: whoever runs one and accepts that says so with --tie-gap.
 DEFAULT_TIE_GAP = 5e-4
+
+PATH_WORDS = {"chat": "chat mode", "serve": "serve mode", "cli": "the command line", "gateway": "the gateway"}
+"""What a path is called in a sentence; others go by their name."""
+
+# What is planned for where nothing is known of the engine: the colibri family's paths, and no counts.
+_UNKNOWN = Capabilities(
+    paths=PATHS,
+    max_depth=MAX_DEPTH,
+    frames_are_tokens=frozenset({"serve"}),
+    reports_forwards=True,
+    reports_drafted=True,
+    reports_cached_tokens=True,
+    entries={"chat": ("line", "prompt")},
+    slots_path="serve",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +145,14 @@ def choose_timeouts(weights_bytes: int) -> Timeouts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PathEntries:
+    """The forms in which a path takes a turn, the preferred one first."""
+
+    path: EnginePath
+    kinds: tuple[EntryKind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A whole run before it starts.
 
@@ -139,8 +162,9 @@ class Plan:
         tie_gap: the largest gap between two logits that counts as a near-tie.
         counters_repeat, margin_pin, max_depth: what the engine can show, as its binding says.
         context_tokens: size of the context, None when it is not known.
+        entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
         budget_tokens: tokens that the run, probes included, may decode at most.
-        left_out: what was cut from the plan to keep to the budget, in plain sentences.
+        left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
     """
 
     engine: str
@@ -157,6 +181,8 @@ class Plan:
     margin_pin: Pin | None = None
     max_depth: int = MAX_DEPTH
     context_tokens: int | None = None
+    entries: tuple[PathEntries, ...] = ()
+    token_paths: tuple[EnginePath, ...] = ()
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
@@ -172,6 +198,11 @@ class Plan:
             if scenario.name == name:
                 return scenario
         raise KeyError(name)
+
+    def entry(self, arm: Arm, scenario: Scenario) -> EntryKind | None:
+        """Return the form in which an arm is asked for the turns of a scenario; None when it takes none."""
+        kinds = next((item.kinds for item in self.entries if item.path == arm.path), ("prompt",))
+        return choose_entry(scenario, kinds)
 
     def compares_counters(self, contrast: Contrast, scenario: str) -> bool:
         """Say whether both sides must draft and verify alike in a scenario.
@@ -209,12 +240,9 @@ def build_plan(
         UsageError: no scenario, a scenario named twice, or a depth or number of repetitions out of range.
     """
     _check_request(scenarios, depth, repetitions)
+    able = capabilities or _UNKNOWN
     scenarios = tuple(expand_scenario(scenario, depth) for scenario in scenarios)
-    slots = sorted({scenario.slots for scenario in scenarios} - {1})
-    arms = (
-        *(Arm(path=path, depth=d) for path in PATHS for d in (0, depth)),
-        *(Arm(path="serve", depth=0, slots=number) for number in slots),
-    )
+    arms, left_out = _list_arms(able, scenarios, depth)
     return Plan(
         engine=engine,
         depth=depth,
@@ -222,15 +250,55 @@ def build_plan(
         arms=arms,
         contrasts=_build_contrasts(arms, scenarios),
         scenarios=scenarios,
-        cells=_order_cells(arms, scenarios, repetitions),
+        cells=_order_cells(able, arms, scenarios, repetitions),
         timeouts=timeouts or Timeouts(),
         near_tie=near_tie,
         tie_gap=tie_gap,
-        counters_repeat=capabilities is not None and capabilities.counters_repeat,
-        margin_pin=capabilities.margin_pin if capabilities else None,
-        context_tokens=context_tokens or (capabilities.context_tokens if capabilities else None),
-        max_depth=min(MAX_DEPTH, capabilities.max_depth) if capabilities else MAX_DEPTH,
+        counters_repeat=able.counters_repeat,
+        margin_pin=able.margin_pin,
+        context_tokens=context_tokens or able.context_tokens,
+        max_depth=min(MAX_DEPTH, able.max_depth),
+        entries=tuple(PathEntries(path=path, kinds=able.entries_of(path)) for path in able.paths),
+        token_paths=tuple(path for path in able.paths if path in able.frames_are_tokens),
+        left_out=left_out,
     )
+
+
+def choose_entry(scenario: Scenario, kinds: Sequence[EntryKind]) -> EntryKind | None:
+    """Return the form in which a path that takes ``kinds`` gets a scenario's turns; None: it cannot run it.
+
+    A scenario of typed lines is typed where that is possible. Messages can be rendered to an exact prompt,
+    but an exact prompt can be neither typed nor taken apart into messages.
+    """
+    wanted: tuple[EntryKind, ...] = ("line", "prompt", "messages")
+    if scenario.entry != "line":
+        wanted = ("prompt", "messages") if is_messages(scenario) else ("prompt",)
+    return next((kind for kind in wanted if kind in kinds), None)
+
+
+def _list_arms(
+    able: Capabilities, scenarios: Sequence[Scenario], depth: int
+) -> tuple[tuple[Arm, ...], tuple[str, ...]]:
+    """Return the arms, and what they cannot run in plain sentences."""
+    depths = (0, depth) if able.depths is None else able.depths
+    left_out = []
+    paths = []
+    for path in able.paths:
+        unable = [s.name for s in scenarios if choose_entry(s, able.entries_of(path)) is None]
+        if unable:
+            takes = " and ".join(
+                f"{kind}s".replace("messagess", "messages") for kind in able.entries_of(path)
+            )
+            left_out.append(f"not run on {path}, which takes {takes} only: {', '.join(unable)}")
+        if len(unable) < len(scenarios):
+            paths.append(path)
+    slots = sorted({scenario.slots for scenario in scenarios} - {1}) if able.slots_path else []
+    if not paths:
+        raise UsageError("no path of the engine can run these scenarios", hint="; ".join(left_out))
+    return (
+        *(Arm(path=path, depth=d) for path in paths for d in depths),
+        *(Arm(path=able.slots_path or "", depth=0, slots=number) for number in slots),
+    ), tuple(left_out)
 
 
 def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) -> None:
@@ -250,21 +318,41 @@ def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) 
 
 
 def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
-    chat_off, chat_on, serve_off, serve_on, *slotted = arms
-    related = arms[:4] if any(map(list_relations, scenarios)) else ()
+    single = [arm for arm in arms if arm.slots == 1]
+    related = single if any(map(list_relations, scenarios)) else ()
     return (
         *(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms),
-        Contrast(name="path off", kind="path", a=chat_off, b=serve_off),
-        Contrast(name="path on", kind="path", a=chat_on, b=serve_on),
-        Contrast(name="speculation chat", kind="speculation", a=chat_off, b=chat_on),
-        Contrast(name="speculation serve", kind="speculation", a=serve_off, b=serve_on),
+        *_build_path_contrasts(single),
+        *(
+            Contrast(name=f"speculation {on.path}", kind="speculation", a=off, b=on)
+            for off in single
+            for on in single
+            if off.depth == 0 and on.depth and on.path == off.path
+        ),
         *(Contrast(name=f"within {arm.label}", kind="within", a=arm, b=arm) for arm in related),
-        *(Contrast(name=f"slots {arm.slots}", kind="slots", a=serve_off, b=arm) for arm in slotted),
+        *(
+            Contrast(name=f"slots {arm.slots}", kind="slots", a=replace(arm, slots=1), b=arm)
+            for arm in arms
+            if arm.slots > 1
+        ),
     )
 
 
+def _build_path_contrasts(arms: Sequence[Arm]) -> list[Contrast]:
+    """Hold every path against the first, at each depth; the name says which one where there are several."""
+    first = arms[0].path
+    others = list(dict.fromkeys(arm.path for arm in arms if arm.path != first))
+    contrasts = []
+    for depth in sorted({arm.depth for arm in arms}):
+        for path in others:
+            name = f"path {'on' if depth else 'off'}" + (f" {path}" if len(others) > 1 else "")
+            a, b = Arm(path=first, depth=depth), Arm(path=path, depth=depth)
+            contrasts.append(Contrast(name=name, kind="path", a=a, b=b))
+    return contrasts
+
+
 def _order_cells(
-    arms: tuple[Arm, ...], scenarios: Sequence[Scenario], repetitions: int
+    able: Capabilities, arms: tuple[Arm, ...], scenarios: Sequence[Scenario], repetitions: int
 ) -> tuple[CellSpec, ...]:
     """Interleave the arms so that a machine that slows down or warms up does so for all of them alike.
 
@@ -274,7 +362,11 @@ def _order_cells(
     cells = []
     for repetition in range(repetitions):
         for index, scenario in enumerate(scenarios):
-            own = tuple(arm for arm in arms if arm.slots in (1, scenario.slots))
+            own = tuple(
+                arm
+                for arm in arms
+                if arm.slots in (1, scenario.slots) and choose_entry(scenario, able.entries_of(arm.path))
+            )
             order = _arm_order(own, repetition * len(scenarios) + index)
             cells += [CellSpec(arm=arm, scenario=scenario.name, repetition=repetition) for arm in order]
     return tuple(cells)

@@ -10,7 +10,7 @@ from engine_bindings.errors import ColiAbError, EngineError
 from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.plan import Arm, CellSpec, Plan
 from harness.probes import Probe
-from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_prompt
+from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_messages, build_turn_prompt
 from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure, TurnRecord
 
 NOT_RUN = Failure(
@@ -204,7 +204,7 @@ class Runner:
             asked = [i for i, conversation in enumerate(conversations) if index < len(conversation.turns)]
             requests = [
                 replace(
-                    _build_request(cell.spec.arm, scenario, conversations[i], [r.text for r in records[i]]),
+                    self._build_request(cell.spec.arm, scenario, conversations[i], records[i]),
                     slot=i,
                 )
                 for i in asked
@@ -216,6 +216,26 @@ class Runner:
                 records[i].append(record)
                 self._observer.turn_ended(record, conversations[i].turns[index].max_tokens)
             cell.turns[first:] = [record for own in records for record in own]
+
+    def _build_request(
+        self, arm: Arm, scenario: Scenario, conversation: Conversation, answered: Sequence[TurnRecord]
+    ) -> TurnRequest:
+        """Build the request for the turn behind the ones that have been answered."""
+        index, answers = len(answered), [record.text for record in answered]
+        turn, entry = conversation.turns[index], self._plan.entry(arm, scenario)
+        return TurnRequest(
+            conversation=conversation.id,
+            turn=index,
+            prompt=build_turn_prompt(conversation, answers, index),
+            line=build_turn_line(conversation, index) if entry == "line" else None,
+            messages=build_turn_messages(conversation, answers, index) if entry == "messages" else (),
+            max_tokens=turn.max_tokens,
+            temperature=scenario.temperature,
+            top_p=scenario.top_p,
+            stop=turn.stop,
+            cancel_after_tokens=turn.cancel_after_tokens,
+            may_refuse=turn.refusal != "never",
+        )
 
     def _build_record(self, cell: _Cell) -> CellRecord:
         launch = self._launcher.launch(cell.spec.arm, cell.scenario, cell.extra)
@@ -235,27 +255,6 @@ class Runner:
             exit_code=cell.exit_code,
             engine_stderr_file=self._sink.stderr_name(cell.spec),
         )
-
-
-def _build_request(
-    arm: Arm, scenario: Scenario, conversation: Conversation, answers: Sequence[bytes]
-) -> TurnRequest:
-    """Build the request for the turn behind the ones that have been answered."""
-    index = len(answers)
-    turn = conversation.turns[index]
-    typed = scenario.entry == "line" and arm.path == "chat"
-    return TurnRequest(
-        conversation=conversation.id,
-        turn=index,
-        prompt=build_turn_prompt(conversation, answers, index),
-        line=build_turn_line(conversation, index) if typed else None,
-        max_tokens=turn.max_tokens,
-        temperature=scenario.temperature,
-        top_p=scenario.top_p,
-        stop=turn.stop,
-        cancel_after_tokens=turn.cancel_after_tokens,
-        may_refuse=turn.refusal != "never",
-    )
 
 
 def _failure(error: ColiAbError, stderr_tail: Sequence[str] = ()) -> Failure:

@@ -87,8 +87,8 @@ class Conversation:
 class Scenario:
     """One scenario file, with defaults filled in and files read.
 
-    ``entry`` says how chat arms get their turns: ``prompt`` sends the exact prompt, ``line`` types the user's
-    text and leaves the template to the engine. Serve arms always get the rendered prompt.
+    ``entry`` says how a turn is asked for: ``prompt`` sends the exact prompt, ``line`` types the user's text
+    where a path can be typed to and leaves the template to the engine; other paths get the rendered prompt.
     ``grammar`` is one for all answers, or None.
     ``context_tokens`` is the size of the context that the scenario needs, None for any. With ``slots`` above
     1 an arm more runs so many of the conversations at once.
@@ -202,16 +202,20 @@ def build_turn_prompt(conversation: Conversation, answers: Sequence[str | bytes]
     Raises:
         ValueError: ``answers`` does not hold one answer for each earlier turn.
     """
-    if len(answers) != turn_index:
-        raise ValueError(
-            f"turn {turn_index} of {conversation.id} needs {turn_index} answers, got {len(answers)}"
-        )
+    _check_answers(conversation, answers, turn_index)
     turns = conversation.turns
     given = tuple(_to_bytes(answer) for answer in answers)
     chain = list_chain(turns, turn_index)
     if turns[chain[0]].kind == "prompt":
         return _join_raw(turns, given, chain)
-    return _render_turns(conversation.system, turns, given, chain)
+    return render_messages(_list_messages(conversation.system, turns, given, chain))
+
+
+def _check_answers(conversation: Conversation, answers: Sequence[str | bytes], turn_index: int) -> None:
+    if len(answers) != turn_index:
+        raise ValueError(
+            f"turn {turn_index} of {conversation.id} needs {turn_index} answers, got {len(answers)}"
+        )
 
 
 def list_chain(turns: Sequence[Turn], turn_index: int) -> list[int]:
@@ -229,6 +233,26 @@ def list_chain(turns: Sequence[Turn], turn_index: int) -> list[int]:
 def build_turn_line(conversation: Conversation, turn_index: int) -> bytes:
     """Return what a chat arm types for a turn of a ``line`` scenario: the user's text alone."""
     return conversation.turns[turn_index].text.encode("utf-8")
+
+
+def build_turn_messages(
+    conversation: Conversation, answers: Sequence[str | bytes], turn_index: int
+) -> tuple[Message, ...]:
+    """Return a turn as messages, oldest first, for an engine that puts the template around them itself.
+
+    Raises:
+        ValueError: ``answers`` does not hold one answer for each earlier turn, or a turn is raw text.
+    """
+    _check_answers(conversation, answers, turn_index)
+    chain = list_chain(conversation.turns, turn_index)
+    if any(conversation.turns[index].kind not in _ROLES for index in chain):
+        raise ValueError(f"turn {turn_index} of {conversation.id} is raw text and no message")
+    return _list_messages(conversation.system, conversation.turns, [*map(_to_bytes, answers)], chain)
+
+
+def is_messages(scenario: Scenario) -> bool:
+    """Say whether every turn is a message, so that no exact prompt is needed to ask for it."""
+    return all(turn.kind in _ROLES for conversation in scenario.conversations for turn in conversation.turns)
 
 
 def cut_at_stop(text: bytes, stop: Sequence[str]) -> bytes | None:
@@ -249,12 +273,12 @@ def _join_raw(turns: Sequence[Turn], answers: Sequence[bytes], chain: Sequence[i
     return b"".join(text + answer for text, answer in zip(texts, (*given, b""), strict=True))
 
 
-def _render_turns(
+def _list_messages(
     system: str | None, turns: Sequence[Turn], answers: Sequence[bytes], chain: Sequence[int]
-) -> bytes:
+) -> tuple[Message, ...]:
     messages = [Message(role="system", text=system.encode("utf-8"))] if system is not None else []
     for index in chain:
         messages.append(Message(role=_ROLES[turns[index].kind], text=turns[index].text.encode("utf-8")))
         if index != chain[-1]:
             messages.append(Message(role="assistant", text=answers[index]))
-    return render_messages(messages)
+    return tuple(messages)

@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from engine_bindings.binding import Pin
+from engine_bindings.binding import EntryKind, Pin
 from harness.plan import CellSpec
 from harness.record_json import Payload, from_json, to_json
-from harness.scenario import Entry
 
 # The one failure that is not the engine's: the user ended the run.
 INTERRUPTED_CODE = "interrupted"
@@ -45,8 +44,10 @@ class TurnRecord:
     Attributes:
         conversation: id of the conversation in the scenario.
         turn: index of the turn in it, from 0.
-        entry: ``line`` when the user's text was typed, ``prompt`` when the exact prompt was sent.
-        prompt: the bytes sent: the exact prompt, or the typed text.
+        entry: ``line`` when the user's text was typed, ``prompt`` for the exact prompt, ``messages``
+            when the engine put the template around messages itself.
+        prompt: the bytes sent: the exact prompt or the typed text; for messages the prompt that this tool
+            would render from them.
         text: the visible answer, cut before a stop string.
         deliveries: everything that arrived, in order.
         sent_ns: request written; accepted_ns: ACCEPT read (serve); done_ns: end of the turn read. The
@@ -67,7 +68,7 @@ class TurnRecord:
 
     conversation: str
     turn: int
-    entry: Entry
+    entry: EntryKind
     prompt: Payload
     text: Payload
     deliveries: tuple[Delivery, ...]

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine_bindings.binding import EnginePath
 from harness.comparison import CellFailure, Comparison
 from harness.contrasts import ContrastResult, FoundDifference
 from harness.findings import Finding, VerdictClass
 from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
-from harness.plan import Plan
+from harness.plan import PATH_WORDS, Plan
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
 
@@ -127,7 +128,8 @@ def _found_of(result: ContrastResult, finding: Finding) -> FoundDifference:
 def _claim(result: ContrastResult, found: FoundDifference) -> str:
     in_tokens = found.differences[0].field == "tokens"
     if result.contrast.kind == "path":
-        return f"serve mode does not {'give the same tokens' if in_tokens else 'do the same'} as chat mode"
+        first, other = (_name_path(arm.path) for arm in (result.contrast.a, result.contrast.b))
+        return f"{other} does not {'give the same tokens' if in_tokens else 'do the same'} as {first}"
     if result.contrast.kind == "slots":
         return "requests that run at once are not answered as each alone"
     if result.contrast.kind == "within":
@@ -244,9 +246,21 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     ties = _list_near_ties(comparison)
     places = count_near_ties(comparison)
     but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between depths" if ties else ""
-    sentence = f"PASS: serve mode gives the same tokens as chat mode at depth {depths}{but} ({counts})"
+    sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
+
+
+def _claim_pass(plan: Plan) -> str:
+    first, *others = dict.fromkeys(_name_path(arm.path) for arm in plan.arms)
+    if not others:
+        return f"{first} gives the same tokens with speculation as without"
+    names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+    return f"{names} {'gives' if len(others) == 1 else 'give'} the same tokens as {first}"
+
+
+def _name_path(path: EnginePath) -> str:
+    return PATH_WORDS.get(path, path)
 
 
 def count_near_ties(comparison: Comparison) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine_bindings.chat_template import Message
 from harness.transcript import TurnRecord
 
 
@@ -16,6 +17,7 @@ class TurnRequest:
         turn: index of the turn in it, from 0.
         prompt: the whole prompt with its template, for an engine that takes exact prompts.
         line: the text a person would type, when the turn is to be typed; None for an exact prompt.
+        messages: the turn as messages, where the engine puts the template around them; empty where not.
         max_tokens: the cap.
         stop: strings that end the answer; the first one found is cut off with all that follows.
         cancel_after_tokens: cancel the turn once so many tokens have arrived; pieces of output where the path
@@ -35,6 +37,7 @@ class TurnRequest:
     cancel_after_tokens: int | None = None
     may_refuse: bool = False
     slot: int = 0
+    messages: tuple[Message, ...] = ()
 
     @property
     def place(self) -> str:

@@ -2,25 +2,28 @@
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
-from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
-from harness.drivers.chat_session import ChatSession
 from harness.drivers.guard import ProcessGuard
-from harness.drivers.process import EngineProcess
-from harness.drivers.serve_session import ServeSession
-from harness.drivers.slots_session import SlotsSession
+from harness.drivers.opening import Opening, open_chat, open_serve
 from harness.drivers.stderr_log import StderrLog
-from harness.drivers.stdio import OutputCallback, StdioSession
+from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
 from harness.plan import Arm, Timeouts
 from harness.scenario import Scenario
+
+DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] = {
+    "chat": open_chat,
+    "serve": open_serve,
+}
+"""How a session is opened, by the driver that a binding's :class:`Launch` names."""
 
 
 @dataclass(kw_only=True)
@@ -84,45 +87,22 @@ class EngineLauncher:
         Raises:
             EngineStartError: the system cannot run the program.
         """
-        log = StderrLog(stderr_file)
-        launch, grammar = self.launch(arm, scenario, extra), _select_grammar(arm, scenario)
-        with private_model_directory(self.model_dir) as private:
-            if grammar is not None:
-                _write_grammar(grammar, launch, private)
-            process = EngineProcess.start(
-                launch,
-                inherited=self.inherited,
-                model_dir=private,
-                log=log,
-                guard=self._guard,
-            )
-            try:
-                yield self._open_session(arm, process, log, grammar=grammar, on_output=on_output)
-            finally:
-                process.kill()
-
-    def _open_session(
-        self,
-        arm: Arm,
-        process: EngineProcess,
-        log: StderrLog,
-        *,
-        grammar: Grammar | None,
-        on_output: OutputCallback,
-    ) -> StdioSession:
-        if arm.path == "chat":
-            return ChatSession(process, log, self.timeouts, on_output=on_output)
-        session = SlotsSession if arm.slots > 1 else ServeSession
-        return session(process, log, self.timeouts, on_output=on_output, grammar=grammar)
+        opening = Opening(
+            launch=self.launch(arm, scenario, extra),
+            slots=arm.slots,
+            grammar=_select_grammar(arm, scenario),
+            model_dir=self.model_dir,
+            timeouts=self.timeouts,
+            inherited=self.inherited,
+            guard=self._guard,
+            log=StderrLog(stderr_file),
+            on_output=on_output,
+        )
+        with DRIVERS[opening.launch.driver](opening) as session:
+            yield session
 
 
 def _select_grammar(arm: Arm, scenario: Scenario) -> Grammar | None:
     """Return the grammar that an arm gets, if any."""
     grammar = scenario.grammar
     return grammar if grammar is not None and grammar.is_for(arm.depth) else None
-
-
-def _write_grammar(grammar: Grammar, launch: Launch, private: Path) -> None:
-    for pin in launch.pins:
-        if pin.name in launch.grammar_variables:
-            (private / pin.value).write_bytes(grammar.text.encode("utf-8"))

@@ -1,10 +1,11 @@
 """The plan: arms, contrasts, the order of cells and what may be asked for."""
 
 from collections import Counter
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
+from engine_bindings.binding import Capabilities, EntryKind
 from engine_bindings.errors import UsageError
 from harness.plan import (
     SMALL_MODEL_BYTES,
@@ -12,9 +13,11 @@ from harness.plan import (
     Plan,
     Timeouts,
     build_plan,
+    choose_entry,
     choose_timeouts,
 )
 from harness.record_json import from_json, to_json
+from harness.scenario import Entry
 from tests.harness.run_builders import make_scenario
 
 
@@ -107,3 +110,73 @@ def test_several_slots_are_an_arm_of_their_own_where_a_scenario_asks_for_them():
     assert "self serve/0x2" in [c.name for c in plan.contrasts]
     assert [spec.key for spec in plan.cells if spec.arm.slots > 1] == ["serve/0x2 two 0"]
     assert plan.worst_case_tokens == 9 * 96
+
+
+MANY_PATHS = Capabilities(
+    paths=("chat", "serve", "cli", "gateway"),
+    max_depth=5,
+    frames_are_tokens=frozenset({"serve"}),
+    reports_forwards=True,
+    reports_drafted=True,
+    reports_cached_tokens=True,
+    entries={"chat": ("line", "prompt"), "cli": ("line",), "gateway": ("messages",)},
+)
+
+
+def test_every_other_path_is_held_against_the_first_at_each_depth() -> None:
+    plan = build_plan([make_scenario()], capabilities=replace(MANY_PATHS, entries={}))
+    pairs = {(c.name, c.a.label, c.b.label) for c in plan.contrasts if c.kind == "path"}
+    assert pairs == {
+        ("path off serve", "chat/0", "serve/0"),
+        ("path on serve", "chat/3", "serve/3"),
+        ("path off cli", "chat/0", "cli/0"),
+        ("path on cli", "chat/3", "cli/3"),
+        ("path off gateway", "chat/0", "gateway/0"),
+        ("path on gateway", "chat/3", "gateway/3"),
+    }
+
+
+def test_path_that_cannot_run_a_scenario_is_left_out_and_said_to_be() -> None:
+    plan = build_plan([make_scenario("exact")], capabilities=MANY_PATHS)
+    assert {arm.path for arm in plan.arms} == {"chat", "serve", "gateway"}
+    assert plan.left_out == ("not run on cli, which takes lines only: exact",)
+
+
+def test_path_runs_only_the_scenarios_that_it_can() -> None:
+    typed = replace(make_scenario("typed"), entry="line")
+    plan = build_plan([make_scenario("exact"), typed], capabilities=MANY_PATHS, repetitions=1)
+    assert {spec.scenario for spec in plan.cells if spec.arm.path == "cli"} == {"typed"}
+    assert {spec.scenario for spec in plan.cells if spec.arm.path == "chat"} == {"exact", "typed"}
+
+
+def test_engine_that_can_run_nothing_of_it_is_an_error() -> None:
+    only_typed = replace(MANY_PATHS, paths=("cli",))
+    with pytest.raises(UsageError, match="no path of the engine"):
+        build_plan([make_scenario()], capabilities=only_typed)
+
+
+def test_engine_at_one_depth_only_has_no_contrast_between_depths() -> None:
+    plan = build_plan([make_scenario()], capabilities=replace(MANY_PATHS, entries={}, depths=(3,)))
+    assert {arm.depth for arm in plan.arms} == {3}
+    assert {c.kind for c in plan.contrasts} == {"self", "path"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "kinds", "expected"),
+    [
+        ("prompt", ("line", "prompt"), "prompt"),
+        ("prompt", ("messages",), "messages"),
+        ("prompt", ("line",), None),
+        ("line", ("prompt", "line"), "line"),
+        ("line", ("messages",), "messages"),
+    ],
+)
+def test_form_of_a_turn(entry: Entry, kinds: tuple[EntryKind, ...], expected: EntryKind | None) -> None:
+    assert choose_entry(replace(make_scenario(), entry=entry), kinds) == expected
+
+
+def test_raw_prompts_are_no_messages() -> None:
+    scenario = make_scenario()
+    first = scenario.conversations[0]
+    raw = replace(first, turns=(replace(first.turns[0], kind="prompt"), *first.turns[1:]))
+    assert choose_entry(replace(scenario, conversations=(raw,)), ("messages",)) is None

@@ -91,7 +91,11 @@ class FakeLauncher:
         self._script = script
 
     def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
-        return Launch(argv=("engine",), pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"), *extra))
+        return Launch(
+            argv=("engine",),
+            pins=(Pin(name="DRAFT", value=str(arm.depth), reason="r"), *extra),
+            driver=arm.path,
+        )
 
     @contextmanager
     def open(

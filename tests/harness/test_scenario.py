@@ -1,19 +1,24 @@
 """Scenario files: what is read, what is refused and with which line, and the prompts built from them."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_bindings.chat_template import render_messages
 from engine_bindings.errors import ScenarioError
 from harness.scenario import (
     Conversation,
     Scenario,
     Turn,
     build_turn_line,
+    build_turn_messages,
     build_turn_prompt,
     cut_at_stop,
     parse_scenario,
 )
+from tests.harness.run_builders import make_scenario
 
 WHOLE = """\
 schema = 1
@@ -234,3 +239,19 @@ def test_a_later_exact_prompt_replaces_the_one_before():
 def test_a_stop_string_cuts_at_its_first_occurrence():
     assert cut_at_stop(b"one END two \n", ["\n", "END"]) == b"one "
     assert cut_at_stop(b"one", ["END"]) is None
+
+
+def test_messages_of_a_turn_hold_the_answers_that_were_given() -> None:
+    scenario = make_scenario(turns=2)
+    conversation = replace(scenario.conversations[0], system="Be brief.")
+    messages = build_turn_messages(conversation, [b"one\xff"], 1)
+    assert [message.role for message in messages] == ["system", "user", "assistant", "user"]
+    assert messages[2].text == b"one\xff"
+    assert render_messages(messages) == build_turn_prompt(conversation, [b"one\xff"], 1)
+
+
+def test_raw_text_cannot_be_asked_as_messages() -> None:
+    conversation = make_scenario().conversations[0]
+    raw = replace(conversation, turns=(replace(conversation.turns[0], kind="prompt"),))
+    with pytest.raises(ValueError, match="raw text"):
+        build_turn_messages(raw, [], 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_bindings.binding import EnginePath
 from engine_bindings.errors import (
     EngineDiedError,
     EngineError,
@@ -19,7 +20,7 @@ from engine_bindings.errors import (
 from engine_bindings.reference_engine import ReferenceEngine
 from harness.drivers.base import EngineSession, TurnRequest
 from harness.drivers.launcher import EngineLauncher
-from harness.plan import Arm, EnginePath, Timeouts
+from harness.plan import Arm, Timeouts
 from harness.scenario import Conversation, Scenario, Turn
 from harness.transcript import TurnRecord
 from tests.harness.drivers.fake_engine import write_fake
