@@ -7,9 +7,12 @@ from itertools import accumulate
 from harness.contrasts import ContrastResult, FoundDifference
 from harness.identity import first_token_index
 from harness.metrics import AnswerKey
-from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind, ProbeMark
+from harness.plan import Arm, CellSpec, Contrast, ContrastKind, Plan, ProbeKind, ProbeMark
 from harness.scenario import Turn
 from harness.transcript import CellRecord, TurnRecord
+
+# The kinds of contrast whose arms are asked again after a difference.
+PROBED: tuple[ContrastKind, ...] = ("path", "speculation", "build")
 
 Records = Mapping[CellSpec, CellRecord]
 
@@ -26,6 +29,7 @@ class Case:
             line or messages, so the turn cannot be asked alone.
         prefix_bytes: the common part of both answers, up to the start of the first token that differs.
         token_index: of that token, None when no cell shows boundaries.
+        recorded_a: the first side comes from an earlier run, so only the second can be asked again.
     """
 
     contrast: Contrast
@@ -38,6 +42,12 @@ class Case:
     typed: bool
     prefix_bytes: int
     token_index: int | None
+    recorded_a: bool = False
+
+    @property
+    def asked(self) -> tuple[Arm, ...]:
+        """The arms that can be asked again."""
+        return (self.probed_b,) if self.recorded_a else tuple(dict.fromkeys((self.probed_a, self.probed_b)))
 
     @property
     def place(self) -> tuple[str, str, int]:
@@ -62,7 +72,7 @@ def list_cases(
     cases = [
         _build_case(plan, result.contrast, found, latest, lengths)
         for result in results
-        if result.contrast.kind in ("path", "speculation")
+        if result.contrast.kind in PROBED
         for found in result.found
     ]
     return tuple(_share_probes(plan, case, cases) for case in cases)
@@ -75,7 +85,8 @@ def sweep_depths(plan: Plan, depth: int) -> tuple[int, ...]:
 
 def score_arm(case: Case) -> Arm:
     """Return the arm that scores the common part of the answers: its path without drafting."""
-    return Arm(path=case.probed_a.path, depth=0)
+    arm = case.asked[0]
+    return Arm(path=arm.path, depth=0, build=arm.build)
 
 
 def common_bytes(a: bytes, b: bytes) -> int:
@@ -107,6 +118,7 @@ def _build_case(
         typed={a.entry, b.entry} != {"prompt"},
         prefix_bytes=start,
         token_index=index,
+        recorded_a=plan.is_recorded(contrast.a),
     )
 
 

@@ -105,16 +105,18 @@ def compare(
     checked = check_contrasts(plan, pairing, cells)
     valid = {spec: cell for spec, cell in figures.items() if cells[spec].state not in ("void", "failed")}
     engagements = summarise_engagement(plan, cells, figures)
+    judged = {spec: latest[spec] for spec in valid if not plan.is_baseline(spec.arm)}
     prefill = build_prefill_table(plan, latest, valid)
     facts = _check_facts(plan, latest)
     degenerate = find_degenerate_answers(plan, latest)
     validity = check_validity(plan, latest)
-    distributions = compare_distributions(plan, {spec: latest[spec] for spec in valid})
+    distributions = compare_distributions(plan, judged)
+    timed = {spec: cell for spec, cell in figures.items() if not latest[spec].reused_from}
     findings = (
         *_name_differences(plan, records, checked, seen),
-        *find_count_faults(plan, {spec: latest[spec] for spec in valid}),
-        *name_breaches(validity),
-        *(name_prefix(row) for row in prefill if row.state == "wrong"),
+        *find_count_faults(plan, judged),
+        *name_breaches(row for row in validity if not plan.is_baseline(row.arm)),
+        *(name_prefix(row) for row in prefill if row.state == "wrong" and not plan.is_baseline(row.arm)),
         *name_unprobed(item.result for item in checked),
         *(name_distribution(row) for row in distributions if row.test.differs),
     )
@@ -127,8 +129,8 @@ def compare(
         findings=findings,
         prefill=prefill,
         facts=facts,
-        speeds=summarise_speed(plan, cells, figures),
-        speedups=derive_speedups(plan, checked, figures, degenerate),
+        speeds=summarise_speed(plan, cells, timed),
+        speedups=derive_speedups(plan, checked, timed, degenerate),
         degenerate=degenerate,
         tokens_decoded=count_tokens(r for r in records if r.spec in plan.cells or r.spec.probe is not None),
         probe_tokens=count_tokens(record for record in records if record.spec.probe is not None),
@@ -139,8 +141,9 @@ def compare(
 
 
 def count_tokens(records: Iterable[CellRecord]) -> int:
-    """Return the tokens that cells decoded, by the engine's own count."""
-    return sum(turn.emitted_tokens or 0 for record in records for turn in record.turns)
+    """Return the tokens that cells of this run decoded, by the engine's own count."""
+    own = (record for record in records if not record.reused_from)
+    return sum(turn.emitted_tokens or 0 for record in own for turn in record.turns)
 
 
 def _name_differences(
@@ -260,6 +263,7 @@ def _collect_notes(
         *_note_sampling(plan, checked),
         *_note_relations(checked),
         *_note_single_repetition(plan),
+        *_note_baseline(plan, latest),
         *_note_probes(records),
         *plan.left_out,
         *(
@@ -342,6 +346,20 @@ def _note_relations(checked: Sequence[CheckedContrast]) -> list[str]:
                 "other tokens than it had given"
             )
     return notes
+
+
+def _note_baseline(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> list[str]:
+    """Tell of the baseline's own faults, which are no news to whoever changes it and decide nothing."""
+    own = {s: r for s, r in latest.items() if plan.is_baseline(s.arm) and r.failure is None}
+    faults = find_count_faults(plan, own)
+    if not faults:
+        return []
+    first = faults[0]
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    return [
+        f"{plan.builds[0].name} has {count} of its own, not judged here; the first is in {first.place}: "
+        f"{first.reason}"
+    ]
 
 
 def _note_single_repetition(plan: Plan) -> list[str]:

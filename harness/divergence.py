@@ -79,8 +79,8 @@ def _stream_is_incomplete(e: Evidence) -> Decision | None:
 
 
 def _is_near_tie(e: Evidence) -> Decision | None:
-    """Explain a flip between depths: a margin that rounding can bridge, at a place that does not move."""
-    if e.kind != "speculation" or not e.field("tokens") or not _is_tie(e) or not e.stays_put:
+    """Explain a flip between depths or builds: its margin is one of rounding, and its place stays."""
+    if e.kind not in ("speculation", "build") or not e.field("tokens") or not _is_tie(e) or not e.stays_put:
         return None
     effect: Effect = "explained" if e.policy == "explain" else "fail"
     reason = f"the two candidates are {_gap(e.gap)} apart, at most {e.tie_gap:g} is a tie, and it stays put"
@@ -182,7 +182,7 @@ def _too_far_apart(e: Evidence) -> Decision | None:
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:
     """Report a flip that another kernel can explain. It is never acquitted: a fault can be as small."""
-    if e.kind != "speculation" or not e.field("tokens") or e.gap is None or not e.stays_put:
+    if e.kind not in ("speculation", "build") or not e.field("tokens") or e.gap is None or not e.stays_put:
         return None
     effect: Effect = "open" if e.policy == "explain" else "fail"
     reason = (

@@ -3,7 +3,7 @@
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,25 @@ from engine_bindings.binding import is_engine_variable
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint, read_version
 
 CPU_INFO = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFacts:
+    """One of several builds: its engine and its model."""
+
+    name: str
+    engine: EngineFingerprint
+    model: ModelFingerprint
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What makes it another build, by variable."""
+        return {
+            "engine": f"{self.engine.name} {self.engine.digest[:16]}",
+            "model weights": self.model.weights_digest[:16],
+            "model config": self.model.config_digest[:16],
+            "tokenizer": self.model.tokenizer_digest[:16],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +43,7 @@ class Environment:
         command: its command line.
         removed_variables: engine variables that were set outside and kept from the engine; names only.
         load_average: of the last minute, before the first cell.
+        engine, model: of the first build, or of the only one. builds: all of several.
     """
 
     run_id: str
@@ -40,6 +60,7 @@ class Environment:
     removed_variables: tuple[str, ...]
     engine: EngineFingerprint
     model: ModelFingerprint
+    builds: tuple[BuildFacts, ...] = ()
 
 
 def read_environment(
@@ -48,10 +69,9 @@ def read_environment(
     started_at: str,
     command: tuple[str, ...],
     variables: Mapping[str, str],
-    engine: EngineFingerprint,
-    model: ModelFingerprint,
+    builds: Sequence[BuildFacts],
 ) -> Environment:
-    """Read the machine's part and put the record together."""
+    """Read the machine's part and put the record together; ``builds`` are all engines, in order."""
     return Environment(
         run_id=run_id,
         started_at=started_at,
@@ -65,8 +85,9 @@ def read_environment(
         memory_bytes=_read_memory_bytes(),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         removed_variables=tuple(sorted(filter(is_engine_variable, variables))),
-        engine=engine,
-        model=model,
+        engine=builds[0].engine,
+        model=builds[0].model,
+        builds=tuple(builds) if len(builds) > 1 else (),
     )
 
 

@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.cases import Case, Records, common_bytes, score_arm, sweep_depths
 from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
 from harness.identity import show_bytes
-from harness.plan import Arm, CellSpec, Plan, ProbeKind
+from harness.plan import CellSpec, Plan, ProbeKind
 from harness.transcript import Margin, TurnRecord
 
 RERUNS: tuple[ProbeKind, ...] = ("cold", "replay", "again")
@@ -83,7 +83,7 @@ def _answer_of(latest: Records, spec: CellSpec) -> TurnRecord | None:
 
 def compare_rerun(case: Case, kind: ProbeKind, latest: Records) -> Rerun | None:
     """Return what running both arms again showed; None when the probes of that kind were not run."""
-    a = _answer_of(latest, case.spec(case.probed_a, kind))
+    a = case.a if case.recorded_a else _answer_of(latest, case.spec(case.probed_a, kind))
     b = _answer_of(latest, case.spec(case.probed_b, kind))
     if a is None or b is None:
         return None
@@ -178,7 +178,7 @@ def _read_depths(plan: Plan, case: Case, latest: Records) -> tuple[DepthOutcome,
     """Return where the first difference from the undrafted answer is at other depths."""
     outcomes = []
     for depth in sweep_depths(plan, case.contrast.b.depth):
-        arm = Arm(path=case.probed_b.path, depth=depth)
+        arm = replace(case.probed_b, depth=depth)
         answer = _answer_of(latest, case.spec(arm, "depth"))
         if answer is not None:
             outcomes.append(_judge_depth(case, depth, answer))
@@ -227,22 +227,22 @@ def _list_missing(
     not show it either and an arm was not repeated.
     """
     tried = {spec for spec in latest if spec.probe is not None}
-    if not case.typed and case.spec(case.probed_a, "cold") not in tried:
+    if not case.typed and case.spec(case.asked[0], "cold") not in tried:
         yield "cold"
     gone = case.typed or (cold is not None and cold.outcome != "same")
-    if gone and (case.typed or case.found.turn > 0) and case.spec(case.probed_a, "replay") not in tried:
+    if gone and (case.typed or case.found.turn > 0) and case.spec(case.asked[0], "replay") not in tried:
         yield "replay"
     alone: list[ProbeKind] = [] if case.typed else ["cold"]
     if gone and (case.typed or case.found.turn > 0):
         alone.append("replay")
-    tried_alone = all(case.spec(case.probed_a, kind) in tried for kind in alone)
+    tried_alone = all(case.spec(case.asked[0], kind) in tried for kind in alone)
     hidden = seen_once and tried_alone and not reproducing_kind(cold, replay)
-    if hidden and case.spec(case.probed_a, "again") not in tried:
+    if hidden and case.spec(case.asked[0], "again") not in tried:
         yield "again"
     if case.a.text == case.b.text:
         return
-    if case.contrast.kind == "speculation" and reproducing_kind(cold, replay):
-        depths = [Arm(path=case.probed_b.path, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
+    if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
+        depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
         if any(case.spec(arm, "depth") not in tried for arm in depths):
             yield "depth"
     # A grammar that binds would begin anew behind the common part and force another token.

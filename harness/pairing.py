@@ -19,9 +19,10 @@ MissingReason = Literal["not measured", "failed", "turns missing", "other tokens
 class TurnPair:
     """Two turns that must be the same.
 
-    ``prefix_uncertain`` is true when the turn before was cut at a stop string on a side: what the engine
-    then holds in its cache depends on when it heard of the stop. ``answers_only`` is true where the prompts
-    of the two differ, so that only what was answered must be the same.
+    ``prefix_uncertain`` is true when the turn before was cut at a stop string on a side, as what the engine
+    then holds in its cache depends on when it heard of the stop; and between two kinds of engine.
+    ``answers_only`` is true where the prompts of the two differ, so that only what was answered must be the
+    same.
     """
 
     cell_a: CellSpec
@@ -104,7 +105,8 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
                     MissingPairs(contrast=contrast.name, cell=cell_a, reason="other tokens", pairs=lost)
                 )
         else:
-            pairs += _pair_turns(latest[cell_a], latest[cell_b])
+            across = plan.crosses_engines(contrast)
+            pairs += _pair_turns(latest[cell_a], latest[cell_b], across=across)
     return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
 
 
@@ -113,7 +115,7 @@ def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, Cell
     for scenario in plan.scenarios:
         if slots and scenario.slots not in slots:
             continue
-        for repetition in range(plan.repetitions):
+        for repetition in range(max((spec.repetition for spec in plan.cells), default=0) + 1):
             if contrast.kind != "self":
                 yield (
                     CellSpec(arm=contrast.a, scenario=scenario.name, repetition=repetition),
@@ -134,12 +136,14 @@ def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
     return "turns missing" if len(record.turns) != turns else None
 
 
-def _pair_turns(a: CellRecord, b: CellRecord) -> Iterator[TurnPair]:
+def _pair_turns(a: CellRecord, b: CellRecord, *, across: bool) -> Iterator[TurnPair]:
     uncertain = False
     for left, right in zip(a.turns, b.turns, strict=True):
         # What ran before in a context is not the same with another number of contexts.
         moved = a.spec.arm.slots != b.spec.arm.slots
-        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=uncertain or moved)
+        # Nor need two kinds of engine keep the same of it.
+        doubt = uncertain or moved or across
+        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=doubt)
         finishes = (left.finish, right.finish)
         # A cancel is another command on each path, and what it leaves in the cache may be another thing.
         crossed = a.spec.arm.path != b.spec.arm.path

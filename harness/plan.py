@@ -11,7 +11,7 @@ from harness.relations import list_relations
 from harness.scenario import Scenario, is_messages
 from harness.sweeps import expand_scenario
 
-ContrastKind = Literal["self", "path", "speculation", "within", "slots"]
+ContrastKind = Literal["self", "path", "speculation", "within", "slots", "build"]
 ProbeKind = Literal["cold", "replay", "again", "depth", "score"]
 NearTiePolicy = Literal["explain", "fail"]
 
@@ -47,17 +47,20 @@ _UNKNOWN = Capabilities(
 class Arm:
     """One way to get an answer: a path and a draft depth, 0 for speculation off.
 
-    ``slots`` is how many requests the engine answers at once, each in a context of its own.
+    ``slots`` is how many requests the engine answers at once, each in a context of its own. ``build`` names
+    the engine where a run compares several.
     """
 
     path: EnginePath
     depth: int
     slots: int = 1
+    build: str = ""
 
     @property
     def label(self) -> str:
-        """Short name, for example ``chat/3``, or ``serve/0x2`` with two slots."""
-        return f"{self.path}/{self.depth}" + (f"x{self.slots}" if self.slots > 1 else "")
+        """Short name, for example ``chat/3``, ``serve/0x2`` with two slots, or ``pr:chat/3`` of a build."""
+        build = f"{self.build}:" if self.build else ""
+        return f"{build}{self.path}/{self.depth}" + (f"x{self.slots}" if self.slots > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +100,7 @@ class Contrast:
 
     For ``self`` both are the same arm, run again. For ``within`` both are the same arm, and what is held
     against each other are turns of one cell, as the scenario declares. For ``slots`` the second arm answers
-    several requests at once.
+    several requests at once. For ``build`` the first arm is the baseline's.
     """
 
     name: str
@@ -146,10 +149,33 @@ def choose_timeouts(weights_bytes: int) -> Timeouts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathEntries:
-    """The forms in which a path takes a turn, the preferred one first."""
+    """The forms in which a path of a build takes a turn, the preferred one first."""
 
     path: EnginePath
     kinds: tuple[EntryKind, ...]
+    build: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """One of several engines that a run holds against each other.
+
+    Attributes:
+        name: of the arms that belong to it; empty for the engine under test beside a recorded baseline.
+        engine: what ``--engine`` says of it, without the name.
+        margin_pin: makes it print margins, None when it cannot.
+        recorded: its cells were taken over from an earlier run, so it cannot be asked again.
+    """
+
+    name: str
+    engine: str
+    margin_pin: Pin | None = None
+    recorded: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The kind of engine: two builds of one kind must count alike, and not only answer alike."""
+        return self.engine.partition("=")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +188,7 @@ class Plan:
         tie_gap: the largest gap between two logits that counts as a near-tie.
         counters_repeat, margin_pin, max_depth: what the engine can show, as its binding says.
         context_tokens: size of the context, None when it is not known.
+        builds: the engines that are held against each other, the baseline first; empty for one engine alone.
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
@@ -181,6 +208,7 @@ class Plan:
     margin_pin: Pin | None = None
     max_depth: int = MAX_DEPTH
     context_tokens: int | None = None
+    builds: tuple[Build, ...] = ()
     entries: tuple[PathEntries, ...] = ()
     token_paths: tuple[EnginePath, ...] = ()
     budget_tokens: int | None = None
@@ -190,7 +218,7 @@ class Plan:
     def worst_case_tokens(self) -> int:
         """Tokens decoded at most by the planned cells: the sum of their caps. Probes come on top."""
         caps = {scenario.name: scenario.worst_case_tokens for scenario in self.scenarios}
-        return sum(caps[spec.scenario] for spec in self.cells)
+        return sum(caps[spec.scenario] for spec in self.cells if not self.is_recorded(spec.arm))
 
     def scenario(self, name: str) -> Scenario:
         """Return the scenario called ``name``; KeyError when the plan has none."""
@@ -201,8 +229,31 @@ class Plan:
 
     def entry(self, arm: Arm, scenario: Scenario) -> EntryKind | None:
         """Return the form in which an arm is asked for the turns of a scenario; None when it takes none."""
-        kinds = next((item.kinds for item in self.entries if item.path == arm.path), ("prompt",))
-        return choose_entry(scenario, kinds)
+        own = (item.kinds for item in self.entries if (item.build, item.path) == (arm.build, arm.path))
+        return choose_entry(scenario, next(own, ("prompt",)))
+
+    def build_of(self, arm: Arm) -> Build | None:
+        """Return the build of an arm; None for one engine alone."""
+        return next((build for build in self.builds if build.name == arm.build), None)
+
+    def is_baseline(self, arm: Arm) -> bool:
+        """Say whether an arm is there to be held against only: its own faults are not judged."""
+        return bool(self.builds) and arm.build == self.builds[0].name
+
+    def is_recorded(self, arm: Arm) -> bool:
+        """Say whether the cells of an arm come from an earlier run."""
+        build = self.build_of(arm)
+        return build is not None and build.recorded
+
+    def margin_pin_of(self, arm: Arm) -> Pin | None:
+        """Return the setting that makes the engine of an arm print margins, if there is one."""
+        build = self.build_of(arm)
+        return self.margin_pin if build is None else build.margin_pin
+
+    def crosses_engines(self, contrast: Contrast) -> bool:
+        """Say whether a contrast holds two kinds of engine against each other, which count differently."""
+        a, b = self.build_of(contrast.a), self.build_of(contrast.b)
+        return a is not None and b is not None and (a.kind != b.kind or contrast.a.path != contrast.b.path)
 
     def compares_counters(self, contrast: Contrast, scenario: str) -> bool:
         """Say whether both sides must draft and verify alike in a scenario.
@@ -213,6 +264,9 @@ class Plan:
         grammar = self.scenario(scenario).grammar
         if contrast.kind == "path" and grammar is not None and not grammar.binds:
             return False
+        if contrast.kind == "build":
+            # The same turns in the same order: a head that reads what earlier turns left reads the same.
+            return not self.crosses_engines(contrast)
         return self.counters_repeat and contrast.a.depth == contrast.b.depth
 
     def to_dict(self) -> dict[str, Any]:
@@ -339,7 +393,10 @@ def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tu
 
 
 def _build_path_contrasts(arms: Sequence[Arm]) -> list[Contrast]:
-    """Hold every path against the first, at each depth; the name says which one where there are several."""
+    """Hold every path against the first, at each depth; the name says which one where there are several.
+
+    ``arms`` are those of one build.
+    """
     first = arms[0].path
     others = list(dict.fromkeys(arm.path for arm in arms if arm.path != first))
     contrasts = []

@@ -84,18 +84,24 @@ def _build_probes(
 ) -> tuple[Probe, ...]:
     specs = [case.spec(arm, kind) for arm in _arms(plan, case, kind)]
     scenario = _build_scenario(plan, case, kind, latest)
-    settings = (plan.margin_pin,) if plan.margin_pin else ()
     return tuple(
-        Probe(spec=spec, scenario=scenario, settings=settings) for spec in specs if spec not in latest
+        Probe(spec=spec, scenario=scenario, settings=_margin_settings(plan, spec.arm))
+        for spec in specs
+        if spec not in latest
     )
+
+
+def _margin_settings(plan: Plan, arm: Arm) -> tuple[Pin, ...]:
+    pin = plan.margin_pin_of(arm)
+    return (pin,) if pin else ()
 
 
 def _arms(plan: Plan, case: Case, kind: ProbeKind) -> list[Arm]:
     if kind == "score":
         return [score_arm(case)]
     if kind == "depth":
-        return [Arm(path=case.probed_b.path, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
-    return list(dict.fromkeys((case.probed_a, case.probed_b)))
+        return [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
+    return list(case.asked)
 
 
 def _build_scenario(plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSpec, CellRecord]) -> Scenario:

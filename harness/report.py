@@ -72,6 +72,7 @@ class Report:
     comparison: Comparison
     pins: tuple[PinRow, ...]
     environment: tuple[NamedValue, ...]
+    changes: tuple[str, ...]
     words: tuple[Metric, ...]
 
     def to_json(self) -> str:
@@ -90,6 +91,7 @@ def build_report(
     comparison: Comparison,
     verdict: Verdict,
     environment: Mapping[str, str] | None = None,
+    changes: Sequence[str] = (),
 ) -> Report:
     """Build the report of a run.
 
@@ -99,6 +101,7 @@ def build_report(
         comparison: the evidence.
         verdict: the verdict on it.
         environment: circumstances by name, shown in this order: machine, versions, digests.
+        changes: what differs between the builds, in plain sentences.
     """
     return Report(
         schema=REPORT_SCHEMA,
@@ -120,6 +123,7 @@ def build_report(
         comparison=comparison,
         pins=_list_pins(plan, records),
         environment=tuple(NamedValue(name=name, value=value) for name, value in (environment or {}).items()),
+        changes=tuple(changes),
         words=METRICS,
     )
 

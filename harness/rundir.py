@@ -37,6 +37,24 @@ def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("ru
     return RunDirectory(path)
 
 
+def reopen_run_directory(path: Path) -> "RunDirectory":
+    """Open the directory of a run to go on with it; a record that was cut short is removed.
+
+    Raises:
+        RunDirectoryError: its cells cannot be read or written.
+    """
+    file = path / CELLS
+    try:
+        if file.exists():
+            data = file.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            if whole < len(data):
+                os.truncate(file, whole)
+    except OSError as error:
+        raise RunDirectoryError(f"{file}: {error.strerror}", hint="check its permissions") from error
+    return RunDirectory(path)
+
+
 class RunDirectory:
     """Writes the files of one run. A write replaces a whole file, but for the cells, which are appended."""
 

@@ -1,5 +1,6 @@
 """Runs a plan: one engine process a cell, one record a cell. The only stage that touches engines."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from engine_bindings.errors import ColiAbError, EngineError
 from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.plan import Arm, CellSpec, Plan
 from harness.probes import Probe
+from harness.reuse import list_measured
 from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_messages, build_turn_prompt
 from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure, TurnRecord
 
@@ -73,6 +75,7 @@ class _Cell:
     """What is known of a cell while it runs."""
 
     spec: CellSpec
+    attempt: int = 0
     scenario: Scenario
     extra: tuple[Pin, ...] = ()
     started_at: str
@@ -88,6 +91,7 @@ class Runner:
     """Runs the cells of a plan in its order.
 
     ``wall_clock`` returns the time of day as ISO 8601 text; it is only recorded, never measured with.
+    ``earlier`` are records that the run starts from: what they measured is not measured again.
     """
 
     def __init__(
@@ -98,12 +102,16 @@ class Runner:
         *,
         observer: Observer,
         wall_clock: Callable[[], str],
+        earlier: Iterable[CellRecord] = (),
     ) -> None:
         self._plan = plan
         self._launcher = launcher
         self._sink = sink
         self._observer = observer
         self._wall_clock = wall_clock
+        known = tuple(earlier)
+        self._measured = list_measured(plan, known)
+        self._attempts = Counter(record.spec for record in known)
 
     def run_plan(self) -> Iterator[CellRecord]:
         """Yield the record of each cell once it is on disk.
@@ -116,9 +124,12 @@ class Runner:
         """
         unready: set[Arm] = set()
         any_ready = False
+        to_run = {spec.arm for spec in self._plan.cells if spec not in self._measured}
         for spec in self._plan.cells:
+            if spec in self._measured:
+                continue
             cell = self._new_cell(spec, self._plan.scenario(spec.scenario))
-            if not any_ready and unready == set(self._plan.arms):
+            if not any_ready and unready == to_run:
                 cell.failure = NOT_RUN
                 yield self._keep(self._build_record(cell))
                 continue
@@ -138,7 +149,13 @@ class Runner:
             yield self._run_kept(self._new_cell(probe.spec, probe.scenario, probe.settings))
 
     def _new_cell(self, spec: CellSpec, scenario: Scenario, extra: tuple[Pin, ...] = ()) -> _Cell:
-        return _Cell(spec=spec, scenario=scenario, extra=extra, started_at=self._wall_clock())
+        return _Cell(
+            spec=spec,
+            attempt=self._attempts[spec],
+            scenario=scenario,
+            extra=extra,
+            started_at=self._wall_clock(),
+        )
 
     def _run_kept(self, cell: _Cell) -> CellRecord:
         record = self._keep(self._run_cell(cell))
@@ -242,6 +259,7 @@ class Runner:
         start = cell.start
         return CellRecord(
             spec=cell.spec,
+            attempt=cell.attempt,
             started_at=cell.started_at,
             argv=launch.argv,
             pins=launch.pins,

@@ -3,7 +3,7 @@ identical.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.contrasts import CheckedContrast
 from harness.degenerate import DegenerateAnswer, IsDegenerate, mark_degenerate
@@ -83,7 +83,9 @@ def derive_speedups(
     rows = []
     for contrast in checked:
         if contrast.result.contrast.kind == "speculation":
-            rows += _derive_rows(plan, contrast, figures, marks)
+            # Cells that were taken over from another run have no times that count here.
+            timed = tuple(p for p in contrast.identical if {p.cell_a, p.cell_b} <= metrics.keys())
+            rows += _derive_rows(plan, replace(contrast, identical=timed), figures, marks)
     return tuple(rows)
 
 

@@ -119,6 +119,7 @@ class CellRecord:
         exit_code: of the process, negative for a signal.
         engine_stderr_file: path in the run directory.
         notes: remarks of the runner, in plain sentences.
+        reused_from: name of the run that measured it, empty for this one. Its times say nothing here.
     """
 
     spec: CellSpec
@@ -136,6 +137,7 @@ class CellRecord:
     exit_code: int | None = None
     engine_stderr_file: str = ""
     notes: tuple[str, ...] = ()
+    reused_from: str = ""
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""

@@ -10,7 +10,7 @@ from harness.contrasts import ContrastResult, FoundDifference
 from harness.findings import Finding, VerdictClass
 from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
-from harness.plan import PATH_WORDS, Plan
+from harness.plan import PATH_WORDS, Arm, Plan
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
 
@@ -21,7 +21,7 @@ EXIT_STATUSES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3, "in
 MAX_DEGENERATE_SHARE = 0.5
 
 # The order in which differences are named: what the tool is for comes first.
-_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "self": 4}
+_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "build": 4, "self": 5}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +130,18 @@ def _claim(result: ContrastResult, found: FoundDifference) -> str:
     if result.contrast.kind == "path":
         first, other = (_name_path(arm.path) for arm in (result.contrast.a, result.contrast.b))
         return f"{other} does not {'give the same tokens' if in_tokens else 'do the same'} as {first}"
+    if result.contrast.kind == "build":
+        what = "give the same tokens" if in_tokens else "count the same"
+        return f"{_name_build(result.contrast.b)} does not {what} as {result.contrast.a.build}"
     if result.contrast.kind == "slots":
         return "requests that run at once are not answered as each alone"
     if result.contrast.kind == "within":
         return f"{result.contrast.a.label} does not answer as the scenario says it must"
     return f"speculation changes {'the tokens' if in_tokens else 'more than the speed'}"
+
+
+def _name_build(arm: Arm) -> str:
+    return arm.build or "this engine"
 
 
 def describe_reason(finding: Finding) -> str:
@@ -245,14 +252,18 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     counts = f"{len(plan.arms)} arms, {pairs:,} pairs, {tokens:,} tokens compared"
     ties = _list_near_ties(comparison)
     places = count_near_ties(comparison)
-    but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between depths" if ties else ""
+    between = "builds or depths" if plan.builds else "depths"
+    but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between {between}" if ties else ""
     sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
 
 
 def _claim_pass(plan: Plan) -> str:
-    first, *others = dict.fromkeys(_name_path(arm.path) for arm in plan.arms)
+    judged = [arm for arm in plan.arms if not plan.is_baseline(arm)]
+    first, *others = dict.fromkeys(_name_path(arm.path) for arm in judged)
+    if plan.builds:
+        first += f" and {plan.builds[0].name}"
     if not others:
         return f"{first} gives the same tokens with speculation as without"
     names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))

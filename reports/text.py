@@ -22,6 +22,7 @@ def render_text(report: Report, *, width: int = 100, colour: bool = False) -> st
     page = Page(width=width, colour=colour)
     page.add_line(report.verdict.sentence, style=_STYLES[report.verdict.status])
     _add_reasons(page, report.verdict.reasons)
+    _add_list(page, "Builds", report.changes)
     evidence.add_arms(page, report)
     evidence.add_contrasts(page, report)
     findings.add_findings(page, report)

@@ -5,24 +5,28 @@ import datetime
 import os
 import secrets
 import sys
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from engine_bindings.binding import Binding
-from engine_bindings.fingerprint import read_model_fingerprint, read_weights_bytes
-from engine_bindings.registry import BINDINGS, find_binding
-from harness.budget import cut_plan
 from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
-from harness.cli.grammar_support import fit_grammar
 from harness.cli.investigation import Investigation, Until
 from harness.cli.output import write_note, write_result
 from harness.cli.progress import open_progress
+from harness.cli.request import (
+    DEFAULT_SCENARIOS,
+    Request,
+    check_same_run,
+    list_build_facts,
+    read_request,
+    restore_arguments,
+    write_arguments,
+)
 from harness.cli.results import analyze_run, print_report
-from harness.cli.scenario_files import ALL, LoadedScenario, load_scenarios
-from harness.cli.settings import find_model_dir, parse_settings
-from harness.drivers.launcher import EngineLauncher
+from harness.cli.scenario_files import ALL
+from harness.cli.subjects import add_subject_options
 from harness.environment import read_environment
 from harness.plan import (
     DEFAULT_DEPTH,
@@ -31,16 +35,14 @@ from harness.plan import (
     SMALL_MODEL_BYTES,
     SMALL_MODEL_TIMEOUTS,
     NearTiePolicy,
-    Plan,
     Timeouts,
-    build_plan,
-    choose_timeouts,
 )
-from harness.rundir import RunDirectory, create_run_directory
+from harness.reuse import list_measured
+from harness.rundir import RunDirectory, create_run_directory, read_run, reopen_run_directory
 from harness.runner import Runner
+from harness.transcript import CellRecord
 
 EXIT_INTERRUPTED = 130
-DEFAULT_SCENARIOS = ("quick",)
 
 DESCRIPTION = """\
 Starts the engine afresh for every cell (arm x scenario x repetition) and compares the arms:
@@ -61,6 +63,10 @@ examples:
       the cheapest way to a verdict: what differs is repeated, and only that
   coli-ab compare --json --out result > report.json
       the report as JSON, all files in the directory result
+  coli-ab compare --engine main=reference=OLD --engine pr=reference=NEW
+      two builds: the second is held against the first, arm by arm
+  coli-ab compare --baseline runs/RUN
+      the same against an earlier run, which costs no tokens
 
 Ctrl-C ends the engine, keeps what was measured and reports on that; a second one stops at once.
 """
@@ -83,36 +89,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all options but ``--scenario``, which a command may fix instead."""
-    _add_subject_options(parser)
+    add_subject_options(parser)
+    _add_earlier_options(parser)
     _add_plan_options(parser)
     _add_verdict_options(parser)
     _add_output_options(parser)
     _add_timeout_options(parser)
-
-
-def _add_subject_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("what is tested")
-    group.add_argument(
-        "--engine",
-        default="reference",
-        metavar="NAME[=PATH]",
-        help=f"engine: {', '.join(sorted(BINDINGS))}; with =PATH any executable that speaks its protocols"
-        " (default: %(default)s)",
-    )
-    group.add_argument(
-        "--model", type=Path, metavar="DIR", help="model directory (default: the engine's own)"
-    )
-    group.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        metavar="NAME=VALUE",
-        help="engine setting for all arms alike, in place of a pinned one or besides them; may be repeated",
-    )
-    group.add_argument(
-        "--context", type=_positive, metavar="TOKENS", help="context size (default: the engine's own)"
-    )
 
 
 def _add_scenario_option(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +108,30 @@ def _add_scenario_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_earlier_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("earlier runs")
+    group.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="RUN",
+        help="hold every arm against that run's as well, for example the last one of the main branch:"
+        " tokens, finish reasons and counts; nothing of it is run again",
+    )
+    group.add_argument(
+        "--reuse",
+        type=Path,
+        metavar="RUN",
+        help="take over cells of that run whose engine, model, scenario and settings are the same; their"
+        " times are not used",
+    )
+    group.add_argument(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="go on with a run that was interrupted, with its own options",
+    )
+
+
 def _add_plan_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how it is run")
     group.add_argument(
@@ -134,6 +140,9 @@ def _add_plan_options(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_DEPTH,
         metavar="K",
         help="draft depth of the arms with speculation (default: %(default)s)",
+    )
+    group.add_argument(
+        "--context", type=_positive, metavar="TOKENS", help="context size (default: the engine's own)"
     )
     group.add_argument(
         "--repetitions",
@@ -214,19 +223,40 @@ def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    request = _read_request(arguments)
+    if arguments.resume is not None:
+        return resume_run(arguments)
+    request = read_request(arguments)
     if arguments.dry_run:
-        write_result(render_dry_run(request.plan, request.launcher))
+        write_result(render_dry_run(request.prepared.plan, request.launcher, request.subjects))
         return 0
-    directory = _prepare(request, arguments.out)
-    interrupted = _measure(request, directory)
+    directory = _prepare(request, arguments)
+    return _complete(request, directory, request.prepared.records, arguments)
+
+
+def resume_run(arguments: argparse.Namespace) -> int:
+    """Go on with an interrupted run: what it measured is kept, what is missing or failed is run."""
+    path = arguments.resume.resolve()
+    kept = restore_arguments(arguments, path)
+    request = read_request(kept)
+    contents = read_run(path)
+    check_same_run(request, contents)
+    return _complete(request, reopen_run_directory(path), contents.records, kept)
+
+
+def _complete(
+    request: Request,
+    directory: RunDirectory,
+    records: Sequence[CellRecord],
+    arguments: argparse.Namespace,
+) -> int:
+    interrupted = _measure(request, directory, records)
     write_note(f"run directory: {directory.path}\n")
     report = analyze_run(directory.path)
-    if not interrupted:
+    if not interrupted and len(request.subjects) == 1:
         certify_run(
             report,
-            request.plan,
-            request.launcher,
+            request.prepared.plan,
+            request.subjects[0].launcher(request.timeouts, arguments.context),
             request.scenarios,
             directory=directory.path,
             key_file=arguments.key_file,
@@ -235,66 +265,14 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_INTERRUPTED if interrupted else report.verdict.exit_status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Request:
-    """What the command line asks for."""
-
-    binding: Binding
-    model_dir: Path
-    scenarios: tuple[LoadedScenario, ...]
-    plan: Plan
-    launcher: EngineLauncher
-    until: Until
-
-
-def _read_request(arguments: argparse.Namespace) -> _Request:
-    binding = find_binding(arguments.engine)
-    model_dir = find_model_dir(binding, arguments.model)
-    scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
-    timeouts = _read_timeouts(arguments, model_dir)
-    plan = build_plan(
-        [fit_grammar(loaded.scenario, binding) for loaded in scenarios],
-        engine=arguments.engine,
-        depth=arguments.depth,
-        repetitions=arguments.repetitions,
-        timeouts=timeouts,
-        near_tie=arguments.near_tie,
-        tie_gap=arguments.tie_gap,
-        capabilities=binding.capabilities,
-        context_tokens=arguments.context,
-    )
-    if arguments.budget is not None:
-        plan = cut_plan(plan, arguments.budget)
-    launcher = EngineLauncher(
-        binding=binding,
-        model_dir=model_dir,
-        timeouts=timeouts,
-        overrides=parse_settings(arguments.settings),
-        context_tokens=arguments.context,
-    )
-    return _Request(
-        binding=binding,
-        model_dir=model_dir,
-        scenarios=scenarios,
-        plan=plan,
-        launcher=launcher,
-        until=arguments.until,
-    )
-
-
-def _read_timeouts(arguments: argparse.Namespace, model_dir: Path) -> Timeouts:
-    asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
-    given = {name: value for name, value in asked.items() if value is not None}
-    return replace(choose_timeouts(read_weights_bytes(model_dir)), **given)
-
-
-def _prepare(request: _Request, out: Path | None) -> RunDirectory:
-    """Check engine and model, then make the run directory and write down what will be run on what."""
-    engine, model = request.binding.fingerprint(), read_model_fingerprint(request.model_dir)
+def _prepare(request: Request, arguments: argparse.Namespace) -> RunDirectory:
+    """Check engines and models, then make the run directory and write down what will be run on what."""
+    builds = list_build_facts(request)
     started = datetime.datetime.now(datetime.UTC)
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    directory = create_run_directory(out, run_id=run_id)
-    directory.write_plan(request.plan)
+    directory = create_run_directory(arguments.out, run_id=run_id)
+    directory.write_plan(request.prepared.plan)
+    write_arguments(arguments, directory)
     for loaded in request.scenarios:
         directory.write_scenario(loaded.scenario.name, loaded.files)
     environment = read_environment(
@@ -302,20 +280,24 @@ def _prepare(request: _Request, out: Path | None) -> RunDirectory:
         started_at=started.isoformat(timespec="seconds"),
         command=tuple(sys.argv),
         variables=os.environ,
-        engine=engine,
-        model=model,
+        builds=builds,
     )
     directory.write_environment(environment)
+    for record in request.prepared.records:
+        directory.append_cell(record)
     return directory
 
 
-def _measure(request: _Request, directory: RunDirectory) -> bool:
+def _measure(request: Request, directory: RunDirectory, earlier: Sequence[CellRecord]) -> bool:
     """Run the plan and the probes that it calls for; return True when it was interrupted."""
-    progress = open_progress(request.plan, sys.stderr)
+    plan = request.prepared.plan
+    measured = list_measured(plan, earlier)
+    to_run = replace(plan, cells=tuple(spec for spec in plan.cells if spec not in measured))
+    progress = open_progress(to_run, sys.stderr)
     with progress, request.launcher as launcher:
-        runner = Runner(request.plan, launcher, directory, observer=progress, wall_clock=_wall_clock)
+        runner = Runner(plan, launcher, directory, observer=progress, wall_clock=_wall_clock, earlier=earlier)
         try:
-            Investigation(request.plan, runner).run(until=request.until)
+            Investigation(plan, runner, earlier).run(until=request.until)
         except KeyboardInterrupt:
             return True
     return False

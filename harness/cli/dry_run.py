@@ -1,20 +1,23 @@
 """What ``compare --dry-run`` prints: cells, tokens at most, and the settings that would be pinned."""
 
+from collections.abc import Sequence
+
 from tabulate import tabulate
 
 from engine_bindings.binding import Pin
 from harness.budget import describe_price
-from harness.drivers.launcher import EngineLauncher
+from harness.cli.subjects import Subject
 from harness.plan import Arm, Plan
+from harness.runner import Launcher
 
 
-def render_dry_run(plan: Plan, launcher: EngineLauncher) -> str:
+def render_dry_run(plan: Plan, launcher: Launcher, subjects: Sequence[Subject]) -> str:
     """Return the text; no engine is started."""
-    argv = launcher.launch(plan.arms[0], plan.scenarios[0]).argv
+    recorded = sum(plan.is_recorded(spec.arm) for spec in plan.cells)
     lines = [
-        f"engine   {plan.engine}: {' '.join(argv)}",
-        f"model    {launcher.model_dir}",
-        f"cells    {len(plan.cells)}, one engine start each",
+        *(line for subject in subjects for line in _subject_lines(plan, launcher, subject)),
+        f"cells    {len(plan.cells) - recorded}, one engine start each"
+        + (f"; {recorded} more are taken from the baseline" if recorded else ""),
         f"tokens   {describe_price(plan)}",
         *plan.left_out,
         "",
@@ -27,20 +30,29 @@ def render_dry_run(plan: Plan, launcher: EngineLauncher) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _subject_lines(plan: Plan, launcher: Launcher, subject: Subject) -> list[str]:
+    arm = next(arm for arm in plan.arms if arm.build == subject.label)
+    label = f"{subject.label}: " if subject.label else ""
+    argv = " ".join(launcher.launch(arm, plan.scenarios[0]).argv)
+    return [f"engine   {label}{subject.engine}: {argv}", f"model    {label}{subject.model_dir}"]
+
+
 def _cell_lines(plan: Plan) -> list[str]:
     rows = [
         (number, spec.key, f"at most {plan.scenario(spec.scenario).worst_case_tokens:,} tokens")
-        for number, spec in enumerate(plan.cells, start=1)
+        for number, spec in enumerate((s for s in plan.cells if not plan.is_recorded(s.arm)), start=1)
     ]
     return [tabulate(rows, tablefmt="plain")]
 
 
-def _pin_rows(plan: Plan, launcher: EngineLauncher) -> list[tuple[str, str, str]]:
+def _pin_rows(plan: Plan, launcher: Launcher) -> list[tuple[str, str, str]]:
     """Return name, value and reason of each pin; a value that differs between arms is given for each."""
     by_name: dict[str, list[tuple[Arm, str, Pin]]] = {}
     for arm in plan.arms:
         for scenario in plan.scenarios:
-            if arm.slots not in (1, scenario.slots):
+            if arm.slots not in (1, scenario.slots) or plan.is_recorded(arm):
+                continue
+            if plan.entry(arm, scenario) is None:
                 continue
             for pin in launcher.launch(arm, scenario).pins:
                 by_name.setdefault(pin.name, []).append((arm, scenario.name, pin))

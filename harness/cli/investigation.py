@@ -1,5 +1,6 @@
 """Runs a plan's cells and, where they differ, the probes that show why."""
 
+from collections.abc import Iterable
 from typing import Literal
 
 from harness.budget import select_affordable
@@ -17,13 +18,14 @@ class Investigation:
     """One run: the cells of the plan first, then probes until nothing is left to find out.
 
     With ``until="fault"`` the first difference is looked into after each cell, and the run ends with the
-    first fault that is proven and named: what is left could not change the verdict.
+    first fault that is proven and named: what is left could not change the verdict. ``earlier`` are records
+    that the run starts from.
     """
 
-    def __init__(self, plan: Plan, runner: Runner) -> None:
+    def __init__(self, plan: Plan, runner: Runner, earlier: Iterable[CellRecord] = ()) -> None:
         self._plan = plan
         self._runner = runner
-        self._records: list[CellRecord] = []
+        self._records: list[CellRecord] = list(earlier)
 
     def run(self, *, until: Until = "end") -> None:
         """Run everything that is called for. Raises KeyboardInterrupt as the runner does."""

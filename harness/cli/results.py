@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
+from harness.changes import describe_changes, list_changes
 from harness.cli.output import write_note, write_result
 from harness.comparison import Comparison, compare
-from harness.environment import Environment
+from harness.environment import BuildFacts, Environment
 from harness.metrics import collect_token_lengths, derive_metrics
 from harness.pairing import pair_cells
 from harness.plan import Plan
 from harness.report import Report, build_report
-from harness.rundir import RunDirectory, read_run
+from harness.rundir import RunContents, RunDirectory, read_run
 from harness.transcript import CellRecord
 from harness.verdict import judge
 from reports.json import render_json
@@ -38,7 +39,14 @@ def analyze_run(path: Path) -> Report:
     plan, records = contents.plan, contents.records
     comparison = compare_records(plan, records)
     verdict = judge(plan, comparison)
-    report = build_report(plan, records, comparison, verdict, _describe_environment(contents.environment))
+    report = build_report(
+        plan,
+        records,
+        comparison,
+        verdict,
+        _describe_environment(contents.environment),
+        _describe_changes(contents),
+    )
     directory = RunDirectory(path)
     directory.write_value(COMPARISON, comparison)
     directory.write_value(VERDICT, verdict)
@@ -82,20 +90,20 @@ def print_report(report: Report, *, as_json: bool) -> None:
         write_result(render_text(report, width=PLAIN_WIDTH, colour=False))
 
 
+def _describe_changes(contents: RunContents) -> tuple[str, ...]:
+    identities = {build.name: build.identity for build in contents.environment.builds}
+    return describe_changes(contents.plan, list_changes(contents.plan, contents.records, identities))
+
+
 def _describe_environment(environment: Environment) -> dict[str, str]:
     """Return the circumstances in the order and words of the report."""
-    engine, model = environment.engine, environment.model
-    sampled = ", sampled" if model.weights_sampled else ""
     memory = environment.memory_bytes
+    engines = environment.builds or (BuildFacts(name="", engine=environment.engine, model=environment.model),)
     rows = {
         "run": environment.run_id,
         "started": environment.started_at,
         "coli-ab": environment.version,
-        "engine": f"{engine.name} {engine.version or ''}".rstrip()
-        + f" ({engine.digest[:16]}) at {engine.source}",
-        "model": f"{model.directory} ({model.weights_bytes:,} bytes of weights{sampled})",
-        "model digests": f"weights {model.weights_digest[:16]}, config {model.config_digest[:16]},"
-        f" tokenizer {model.tokenizer_digest[:16]}",
+        **{name: text for build in engines for name, text in _describe_build(build).items()},
         "machine": f"{environment.cpu}, {environment.cpu_count} CPUs"
         + ("" if memory is None else f", {memory / 2**30:.0f} GiB"),
         "system": f"{environment.operating_system}, Python {environment.python}",
@@ -105,3 +113,16 @@ def _describe_environment(environment: Environment) -> dict[str, str]:
     if environment.removed_variables:
         rows["kept from the engine"] = ", ".join(environment.removed_variables)
     return rows
+
+
+def _describe_build(build: BuildFacts) -> dict[str, str]:
+    engine, model = build.engine, build.model
+    sampled = ", sampled" if model.weights_sampled else ""
+    prefix = f"{build.name} " if build.name else ""
+    return {
+        f"{prefix}engine": f"{engine.name} {engine.version or ''}".rstrip()
+        + f" ({engine.digest[:16]}) at {engine.source}",
+        f"{prefix}model": f"{model.directory} ({model.weights_bytes:,} bytes of weights{sampled})",
+        f"{prefix}model digests": f"weights {model.weights_digest[:16]}, config {model.config_digest[:16]},"
+        f" tokenizer {model.tokenizer_digest[:16]}",
+    }

@@ -85,7 +85,7 @@ def test_an_impossible_request_is_refused(names: list[str], depth: int, repetiti
 def test_a_plan_survives_json():
     plan = build_plan([make_scenario()])
     assert from_json(Plan, to_json(plan)) == plan
-    assert plan.to_dict()["cells"][0]["arm"] == {"path": "chat", "depth": 0, "slots": 1}
+    assert plan.to_dict()["cells"][0]["arm"] == {"path": "chat", "depth": 0, "slots": 1, "build": ""}
 
 
 def test_a_cell_and_an_arm_have_names():

@@ -28,6 +28,7 @@ def test_equal_arms_pass(
     assert "[8/8] " in captured.err
     assert f"run directory: {tmp_path / 'run'}" in captured.err
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "arguments.json",
         "cells.jsonl",
         "certificate.json",
         "comparison.json",
@@ -162,11 +163,33 @@ def test_dry_run_starts_nothing(
 
 
 @pytest.mark.parametrize(
+    ("engines", "words"),
+    [
+        (("colibry",), "unknown engine 'colibry'"),
+        (("reference=",), "nothing after the equals sign"),
+        (("reference=/no/such/engine",), "no executable file there"),
+        (("reference", "reference"), "several engines need a label each"),
+        (("a=reference", "a=reference"), "several engines need a label each"),
+        (("a=", "b=reference"), "no engine behind the label"),
+        (("a b=reference", "b=reference"), "'a b' is no label"),
+        (("a=/no/such/engine", "b=reference"), "no executable file there"),
+    ],
+)
+def test_engines_that_cannot_be_told_are_one_clear_message(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, engines: tuple[str, ...], words: str
+) -> None:
+    options = [word for engine in engines for word in ("--engine", engine)]
+    assert main(["compare", "--out", str(tmp_path / "run"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--engine", "colibry"), "unknown engine 'colibry'"),
-        (("--engine", "reference="), "nothing after the equals sign"),
-        (("--engine", "reference=/no/such/engine"), "no executable file there"),
+        (("--set", "pr:CTX=64"), "no engine has the label 'pr'"),
+        (("--baseline", "/no/such/run"), "No such file"),
+        (("--reuse", "/no/such/run"), "No such file"),
         (("--model", "/no/such/model"), "there is no model directory '/no/such/model'"),
         (("--scenario", "quikc"), "no scenario is called 'quikc'"),
         (("--scenario", "/no/such.toml"), "No such file"),
@@ -284,7 +307,7 @@ def test_files_of_a_scenario_are_copied_and_cannot_lie_elsewhere(
 def test_bug_in_the_tool_is_said_with_its_traceback(
     compare_arguments: Arguments, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.compare.build_plan", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr("harness.cli.request.build_plan", lambda *a, **k: 1 / 0)
 
     assert main(compare_arguments("healthy")) == 70
     err = capsys.readouterr().err

@@ -1,0 +1,200 @@
+"""What a command line of ``compare`` asks for, and keeping it so that an interrupted run can go on."""
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from engine_bindings.errors import RunDirectoryError, UsageError
+from engine_bindings.fingerprint import read_weights_bytes
+from harness.budget import cut_plan
+from harness.builds import BASELINE, join_builds
+from harness.cli.earlier_runs import Prepared, build_on_earlier_runs
+from harness.cli.grammar_support import fit_grammar
+from harness.cli.investigation import Until
+from harness.cli.scenario_files import LoadedScenario, load_scenarios
+from harness.cli.subjects import Subject, read_subjects
+from harness.drivers.builds import BuildsLauncher
+from harness.environment import BuildFacts
+from harness.plan import (
+    DEFAULT_DEPTH,
+    DEFAULT_REPETITIONS,
+    DEFAULT_TIE_GAP,
+    Plan,
+    Timeouts,
+    build_plan,
+    choose_timeouts,
+)
+from harness.rundir import RunContents, RunDirectory
+
+DEFAULT_SCENARIOS = ("quick",)
+ARGUMENTS = "arguments.json"
+
+# Options that say how a run is shown, and not what it is: they may be given anew when it goes on.
+SHOWN = ("json", "key_file", "resume")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asks for."""
+
+    subjects: tuple[Subject, ...]
+    scenarios: tuple[LoadedScenario, ...]
+    prepared: Prepared
+    launcher: BuildsLauncher
+    timeouts: Timeouts
+    until: Until
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """Read engines, scenarios and earlier runs, and build the plan. Raises UsageError."""
+    subjects = read_subjects(arguments)
+    scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
+    timeouts = _read_timeouts(arguments, subjects)
+    launcher = BuildsLauncher(
+        {subject.label: subject.launcher(timeouts, arguments.context) for subject in subjects}
+    )
+    plan = _build_plan(arguments, subjects, scenarios, timeouts)
+    prepared = build_on_earlier_runs(
+        plan, subjects, launcher, baseline=arguments.baseline, reuse=arguments.reuse
+    )
+    return Request(
+        subjects=subjects,
+        scenarios=scenarios,
+        prepared=prepared,
+        launcher=launcher,
+        timeouts=timeouts,
+        until=arguments.until,
+    )
+
+
+def _build_plan(
+    arguments: argparse.Namespace,
+    subjects: Sequence[Subject],
+    scenarios: Sequence[LoadedScenario],
+    timeouts: Timeouts,
+) -> Plan:
+    plans = [
+        build_plan(
+            [fit_grammar(loaded.scenario, subject.binding) for loaded in scenarios],
+            engine=subject.engine,
+            depth=arguments.depth,
+            repetitions=arguments.repetitions,
+            timeouts=timeouts,
+            near_tie=arguments.near_tie,
+            tie_gap=arguments.tie_gap,
+            capabilities=subject.binding.capabilities,
+            context_tokens=arguments.context,
+        )
+        for subject in subjects
+    ]
+    plan = plans[0] if len(plans) == 1 else join_builds([subject.build for subject in subjects], plans)
+    return plan if arguments.budget is None else cut_plan(plan, arguments.budget)
+
+
+def _read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:
+    asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
+    given = {name: value for name, value in asked.items() if value is not None}
+    largest = max(read_weights_bytes(subject.model_dir) for subject in subjects)
+    return replace(choose_timeouts(largest), **given)
+
+
+def list_build_facts(request: Request) -> tuple[BuildFacts, ...]:
+    """Say which engines and models these are, the one under test first; a baseline comes before it."""
+    facts = []
+    for subject in request.subjects:
+        engine, model = subject.fingerprints()
+        facts.append(BuildFacts(name=subject.label, engine=engine, model=model))
+    if (baseline := request.prepared.baseline) is not None:
+        was = baseline.environment
+        facts.append(BuildFacts(name=BASELINE, engine=was.engine, model=was.model))
+    return tuple(facts)
+
+
+def write_arguments(arguments: argparse.Namespace, directory: RunDirectory) -> None:
+    """Keep the options of a run, so that it can go on after an interruption."""
+    options = {
+        name: _to_plain(value)
+        for name, value in vars(arguments).items()
+        if name not in ("run", "out", "command", *SHOWN)
+    }
+    kept = {"working_directory": str(Path.cwd()), "options": options}
+    directory.write_text(ARGUMENTS, json.dumps(kept, indent=2))
+
+
+def restore_arguments(arguments: argparse.Namespace, run: Path) -> argparse.Namespace:
+    """Return the options of an interrupted run, and go to the directory that its paths are relative to.
+
+    Raises:
+        UsageError: other options were given too, or the directory is gone.
+        RunDirectoryError: ``run`` is no run, or its options cannot be read.
+    """
+    file = run / ARGUMENTS
+    try:
+        kept = json.loads(file.read_bytes())
+        options, directory = dict(kept["options"]), str(kept["working_directory"])
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{file}: {error.strerror}", hint="name the directory of a run, for example one below runs/"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDirectoryError(f"{file}: not the options of a run", hint="the file was edited") from error
+    _refuse_other_options(arguments)
+    try:
+        os.chdir(directory)
+    except OSError as error:
+        raise UsageError(
+            f"--resume {run}: its working directory {directory!r} is not there: {error.strerror}",
+            hint="paths of that run are relative to it",
+        ) from error
+    paths = {name: Path(value) for name, value in options.items() if name in PATHS and value is not None}
+    shown = {name: getattr(arguments, name) for name in SHOWN}
+    return argparse.Namespace(**{**options, **paths, **shown, "out": run})
+
+
+PATHS = ("baseline", "reuse")
+
+
+def _refuse_other_options(arguments: argparse.Namespace) -> None:
+    plain = {
+        "depth": DEFAULT_DEPTH,
+        "repetitions": DEFAULT_REPETITIONS,
+        "near_tie": "explain",
+        "tie_gap": DEFAULT_TIE_GAP,
+        "until": "end",
+    }
+    for name, value in vars(arguments).items():
+        if name in ("run", "command", *SHOWN) or value in (plain.get(name), None, [], False):
+            continue
+        raise UsageError(
+            f"--resume goes on with the options of its run, X",
+            hint="leave it out, or begin a new run",
+        )
+
+
+def check_same_run(request: Request, contents: RunContents) -> None:
+    """Raise UsageError when the run would not be the same one any more."""
+    if request.prepared.plan != contents.plan:
+        raise UsageError(
+            f"--resume {contents.path}: scenarios or settings changed since, so the plan is another",
+            hint="put them back, or begin a new run (--reuse takes over the cells that are the same)",
+        )
+    environment = contents.environment
+    before = environment.builds or (BuildFacts(name="", engine=environment.engine, model=environment.model),)
+    now = {facts.name: facts.identity for facts in list_build_facts(request)}
+    for facts in before:
+        changed = [
+            name for name, value in facts.identity.items() if now.get(facts.name, {}).get(name) != value
+        ]
+        if changed:
+            raise UsageError(
+                f"--resume {contents.path}: {' and '.join(changed)} changed since the run began",
+                hint="its cells would not be of one engine; begin a new run",
+            )
+
+
+def _to_plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
