@@ -170,7 +170,7 @@ def _refuse_other_options(arguments: argparse.Namespace) -> None:
         if name in ("run", "command", *SHOWN) or value in (plain.get(name), None, [], False):
             continue
         raise UsageError(
-            f"--resume goes on with the options of its run, X",
+            "--resume goes on with the options of its run, X",
             hint="leave it out, or begin a new run",
         )
 
