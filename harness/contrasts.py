@@ -58,6 +58,7 @@ class ContrastResult:
         missing: pairs without both sides.
         not_compared: fields that a side does not report.
         found: the first difference of each conversation.
+        scenarios: those that it has pairs in, or lacks them in.
     """
 
     contrast: Contrast
@@ -73,6 +74,7 @@ class ContrastResult:
     missing: tuple[MissingPairs, ...]
     not_compared: tuple[FieldCount, ...]
     found: tuple[FoundDifference, ...]
+    scenarios: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,11 @@ def _count_contrast(
         missing=pairs.missing,
         not_compared=tuple(FieldCount(field=f, pairs=n) for f, n in sorted(tally.not_compared.items())),
         found=_join_repetitions(tally.found),
+        scenarios=tuple(
+            dict.fromkeys(
+                (*(p.cell_a.scenario for p in pairs.pairs), *(m.cell.scenario for m in pairs.missing))
+            )
+        ),
     )
     return CheckedContrast(result=result, identical=tuple(tally.identical))
 

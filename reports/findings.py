@@ -15,7 +15,7 @@ _WORDS = {"fail": "a fault", "open": "open", "explained": "explained"}
 
 def add_findings(page: Page, report: Report) -> None:
     """Add the findings: class, place, reason, rule and evidence; findings that are alike share an entry."""
-    groups = _join_alike(report.comparison.findings)
+    groups = join_alike(report.comparison.findings)
     if not groups:
         return
     page.add_heading("What the differences are")
@@ -25,7 +25,8 @@ def add_findings(page: Page, report: Report) -> None:
         page.add_item(f"and {len(groups) - MAX_FINDINGS} more, in report.json")
 
 
-def _join_alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+def join_alike(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Return the findings in groups of one class, rule, reason and evidence, in order of appearance."""
     groups: dict[tuple[object, ...], list[Finding]] = {}
     for finding in findings:
         key = (finding.verdict_class, finding.rule, finding.reason, finding.facts)

@@ -24,5 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     report = analyze_run(arguments.run_directory)
     withdraw_certificate(report, arguments.run_directory)
-    print_report(report, as_json=arguments.json)
+    print_report(report, "json" if arguments.json else "text")
     return report.verdict.exit_status

@@ -261,7 +261,7 @@ def _complete(
             directory=directory.path,
             key_file=arguments.key_file,
         )
-    print_report(report, as_json=arguments.json)
+    print_report(report, "json" if arguments.json else "text")
     return EXIT_INTERRUPTED if interrupted else report.verdict.exit_status
 
 

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
@@ -18,6 +18,7 @@ from harness.rundir import RunContents, RunDirectory, read_run
 from harness.transcript import CellRecord
 from harness.verdict import judge
 from reports.json import render_json
+from reports.markdown import render_markdown
 from reports.text import render_text
 
 COMPARISON = "comparison.json"
@@ -79,10 +80,22 @@ def read_report(path: Path) -> Report:
         ) from error
 
 
-def print_report(report: Report, *, as_json: bool) -> None:
-    """Print a report on stdout: JSON, or text in the form that suits where stdout goes."""
-    if as_json:
-        write_result(render_json(report))
+FORMATS = ("text", "json", "markdown", "junit")
+
+_RENDERERS: dict[str, Callable[[Report], str]] = {
+    "json": render_json,
+    "markdown": render_markdown,
+}
+
+
+def print_report(report: Report, form: str = "text") -> None:
+    """Print a report on stdout in one of :data:`FORMATS`; text in the form that suits where stdout goes."""
+    if form in _RENDERERS:
+        write_result(_RENDERERS[form](report))
+    elif form == "junit":
+        from reports.junit import render_junit  # noqa: PLC0415 - its library is slow to import
+
+        write_result(render_junit(report))
     elif sys.stdout.isatty():
         width = min(shutil.get_terminal_size().columns, MAX_WIDTH)
         write_result(render_text(report, width=width, colour=True))
