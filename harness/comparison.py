@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.cases import list_cases
+from harness.circumstances import note_circumstances
 from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts, settle_contrast
 from harness.counters import find_count_faults
 from harness.degenerate import DegenerateAnswer, find_degenerate_answers
@@ -264,6 +265,7 @@ def _collect_notes(
         *_note_relations(checked),
         *_note_single_repetition(plan),
         *_note_baseline(plan, latest),
+        *note_circumstances(plan, latest),
         *_note_probes(records),
         *plan.left_out,
         *(

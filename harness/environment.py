@@ -9,17 +9,30 @@ from pathlib import Path
 
 from engine_bindings.binding import is_engine_variable
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint, read_version
+from harness.conditions import read_conditions
+from harness.transcript import Conditions
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildFacts:
-    """One of several builds: its engine and its model."""
+    """One engine and its model.
+
+    Attributes:
+        name: of the build; empty for one engine alone.
+        commit: of the source tree that the engine lies in, with ``dirty`` behind it where files are changed;
+            None outside one.
+        model_storage: file system and device of the model. model_cached_ratio: the share of the weights in
+            the page cache before the first cell. None where the system does not tell.
+    """
 
     name: str
     engine: EngineFingerprint
     model: ModelFingerprint
+    commit: str | None = None
+    model_storage: str | None = None
+    model_cached_ratio: float | None = None
 
     @property
     def identity(self) -> dict[str, str]:
@@ -43,7 +56,8 @@ class Environment:
         command: its command line.
         removed_variables: engine variables that were set outside and kept from the engine; names only.
         load_average: of the last minute, before the first cell.
-        engine, model: of the first build, or of the only one. builds: all of several.
+        engine, model: of the first build, or of the only one. builds: all of them.
+        conditions: the state of the machine before the first cell.
     """
 
     run_id: str
@@ -61,6 +75,7 @@ class Environment:
     engine: EngineFingerprint
     model: ModelFingerprint
     builds: tuple[BuildFacts, ...] = ()
+    conditions: Conditions | None = None
 
 
 def read_environment(
@@ -87,7 +102,8 @@ def read_environment(
         removed_variables=tuple(sorted(filter(is_engine_variable, variables))),
         engine=builds[0].engine,
         model=builds[0].model,
-        builds=tuple(builds) if len(builds) > 1 else (),
+        builds=tuple(builds),
+        conditions=read_conditions(),
     )
 
 

@@ -13,7 +13,7 @@ from harness.plan import Arm, CellSpec, Plan
 from harness.probes import Probe
 from harness.reuse import list_measured
 from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_messages, build_turn_prompt
-from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure, TurnRecord
+from harness.transcript import INTERRUPTED_CODE, CellRecord, Conditions, Failure, TurnRecord
 
 NOT_RUN = Failure(
     code="not-run",
@@ -79,6 +79,7 @@ class _Cell:
     scenario: Scenario
     extra: tuple[Pin, ...] = ()
     started_at: str
+    before: Conditions | None = None
     start: EngineStart | None = None
     ready_ns: int | None = None
     ended_ns: int | None = None
@@ -92,6 +93,7 @@ class Runner:
 
     ``wall_clock`` returns the time of day as ISO 8601 text; it is only recorded, never measured with.
     ``earlier`` are records that the run starts from: what they measured is not measured again.
+    ``read_conditions`` tells the state of the machine, before and after each cell.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class Runner:
         observer: Observer,
         wall_clock: Callable[[], str],
         earlier: Iterable[CellRecord] = (),
+        read_conditions: Callable[[], Conditions | None] = lambda: None,
     ) -> None:
         self._plan = plan
         self._launcher = launcher
         self._sink = sink
         self._observer = observer
         self._wall_clock = wall_clock
+        self._read_conditions = read_conditions
         known = tuple(earlier)
         self._measured = list_measured(plan, known)
         self._attempts = Counter(record.spec for record in known)
@@ -155,6 +159,7 @@ class Runner:
             scenario=scenario,
             extra=extra,
             started_at=self._wall_clock(),
+            before=self._read_conditions(),
         )
 
     def _run_kept(self, cell: _Cell) -> CellRecord:
@@ -272,6 +277,8 @@ class Runner:
             failure=cell.failure,
             exit_code=cell.exit_code,
             engine_stderr_file=self._sink.stderr_name(cell.spec),
+            before=cell.before,
+            after=self._read_conditions(),
         )
 
 

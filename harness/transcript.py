@@ -101,6 +101,32 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """The state of the machine at one moment; None where it does not show it.
+
+    Attributes:
+        clock_s: a monotonic clock.
+        busy_cpu_s: seconds that all processors together were busy, since the machine started.
+        own_cpu_s: processor seconds of the harness and of the engines that have ended.
+        load_average: of the last minute.
+        governors: the clock policies in use. boost: whether the processor may exceed its base clock.
+        throttle_events: how often a processor package throttled since the machine started.
+        temperature_c: of the hottest sensor of the processor, degrees Celsius.
+    """
+
+    clock_s: float
+    busy_cpu_s: float
+    own_cpu_s: float
+    load_average: float
+    governors: tuple[str, ...]
+    boost: bool | None
+    throttle_events: int | None
+    temperature_c: float | None
+    memory_available_bytes: int
+    swap_used_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
     """One attempt at one cell; a retry is a new record with a higher ``attempt``.
 
@@ -120,6 +146,7 @@ class CellRecord:
         engine_stderr_file: path in the run directory.
         notes: remarks of the runner, in plain sentences.
         reused_from: name of the run that measured it, empty for this one. Its times say nothing here.
+        before, after: the state of the machine around it.
     """
 
     spec: CellSpec
@@ -138,6 +165,8 @@ class CellRecord:
     engine_stderr_file: str = ""
     notes: tuple[str, ...] = ()
     reused_from: str = ""
+    before: Conditions | None = None
+    after: Conditions | None = None
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""

@@ -27,6 +27,7 @@ from harness.cli.request import (
 from harness.cli.results import analyze_run, print_report
 from harness.cli.scenario_files import ALL
 from harness.cli.subjects import add_subject_options
+from harness.conditions import read_conditions
 from harness.environment import read_environment
 from harness.plan import (
     DEFAULT_DEPTH,
@@ -295,7 +296,15 @@ def _measure(request: Request, directory: RunDirectory, earlier: Sequence[CellRe
     to_run = replace(plan, cells=tuple(spec for spec in plan.cells if spec not in measured))
     progress = open_progress(to_run, sys.stderr)
     with progress, request.launcher as launcher:
-        runner = Runner(plan, launcher, directory, observer=progress, wall_clock=_wall_clock, earlier=earlier)
+        runner = Runner(
+            plan,
+            launcher,
+            directory,
+            observer=progress,
+            wall_clock=_wall_clock,
+            earlier=earlier,
+            read_conditions=read_conditions,
+        )
         try:
             Investigation(plan, runner, earlier).run(until=request.until)
         except KeyboardInterrupt:

@@ -19,6 +19,7 @@ from harness.cli.scenario_files import LoadedScenario, load_scenarios
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
 from harness.environment import BuildFacts
+from harness.origins import read_cached_ratio, read_commit, read_storage
 from harness.plan import (
     DEFAULT_DEPTH,
     DEFAULT_REPETITIONS,
@@ -107,10 +108,19 @@ def list_build_facts(request: Request) -> tuple[BuildFacts, ...]:
     facts = []
     for subject in request.subjects:
         engine, model = subject.fingerprints()
-        facts.append(BuildFacts(name=subject.label, engine=engine, model=model))
+        facts.append(
+            BuildFacts(
+                name=subject.label,
+                engine=engine,
+                model=model,
+                commit=read_commit(Path(engine.source)),
+                model_storage=read_storage(subject.model_dir),
+                model_cached_ratio=read_cached_ratio(subject.model_dir),
+            )
+        )
     if (baseline := request.prepared.baseline) is not None:
-        was = baseline.environment
-        facts.append(BuildFacts(name=BASELINE, engine=was.engine, model=was.model))
+        was = baseline.environment.builds[0]
+        facts.append(replace(was, name=BASELINE))
     return tuple(facts)
 
 
@@ -169,8 +179,9 @@ def _refuse_other_options(arguments: argparse.Namespace) -> None:
     for name, value in vars(arguments).items():
         if name in ("run", "command", *SHOWN) or value in (plain.get(name), None, [], False):
             continue
+        option = f"--{name.replace('_', '-')} {value}"
         raise UsageError(
-            "--resume goes on with the options of its run, X",
+            f"--resume goes on with the options of its run, so {option} has no place",
             hint="leave it out, or begin a new run",
         )
 
@@ -182,8 +193,7 @@ def check_same_run(request: Request, contents: RunContents) -> None:
             f"--resume {contents.path}: scenarios or settings changed since, so the plan is another",
             hint="put them back, or begin a new run (--reuse takes over the cells that are the same)",
         )
-    environment = contents.environment
-    before = environment.builds or (BuildFacts(name="", engine=environment.engine, model=environment.model),)
+    before = contents.environment.builds
     now = {facts.name: facts.identity for facts in list_build_facts(request)}
     for facts in before:
         changed = [

@@ -15,7 +15,7 @@ from harness.pairing import pair_cells
 from harness.plan import Plan
 from harness.report import Report, build_report
 from harness.rundir import RunContents, RunDirectory, read_run
-from harness.transcript import CellRecord
+from harness.transcript import CellRecord, Conditions
 from harness.verdict import judge
 from reports.json import render_json
 from reports.markdown import render_markdown
@@ -111,20 +111,32 @@ def _describe_changes(contents: RunContents) -> tuple[str, ...]:
 def _describe_environment(environment: Environment) -> dict[str, str]:
     """Return the circumstances in the order and words of the report."""
     memory = environment.memory_bytes
-    engines = environment.builds or (BuildFacts(name="", engine=environment.engine, model=environment.model),)
     rows = {
         "run": environment.run_id,
         "started": environment.started_at,
         "coli-ab": environment.version,
-        **{name: text for build in engines for name, text in _describe_build(build).items()},
+        **{name: text for build in environment.builds for name, text in _describe_build(build).items()},
         "machine": f"{environment.cpu}, {environment.cpu_count} CPUs"
         + ("" if memory is None else f", {memory / 2**30:.0f} GiB"),
         "system": f"{environment.operating_system}, Python {environment.python}",
     }
     if environment.load_average is not None:
         rows["load before"] = f"{environment.load_average:.2f}"
+    if environment.conditions is not None:
+        rows |= _describe_conditions(environment.conditions)
     if environment.removed_variables:
         rows["kept from the engine"] = ", ".join(environment.removed_variables)
+    return rows
+
+
+def _describe_conditions(conditions: Conditions) -> dict[str, str]:
+    rows = {}
+    if conditions.governors:
+        rows["governor"] = ", ".join(conditions.governors)
+    if conditions.boost is not None:
+        rows["boost"] = "on" if conditions.boost else "off"
+    if conditions.temperature_c is not None:
+        rows["temperature before"] = f"{conditions.temperature_c:.0f} °C"
     return rows
 
 
@@ -132,10 +144,15 @@ def _describe_build(build: BuildFacts) -> dict[str, str]:
     engine, model = build.engine, build.model
     sampled = ", sampled" if model.weights_sampled else ""
     prefix = f"{build.name} " if build.name else ""
+    commit = f", commit {build.commit}" if build.commit else ""
+    kept = [build.model_storage] if build.model_storage else []
+    if build.model_cached_ratio is not None:
+        kept.append(f"{build.model_cached_ratio:.0%} of the weights in memory before")
     return {
         f"{prefix}engine": f"{engine.name} {engine.version or ''}".rstrip()
-        + f" ({engine.digest[:16]}) at {engine.source}",
+        + f" ({engine.digest[:16]}) at {engine.source}{commit}",
         f"{prefix}model": f"{model.directory} ({model.weights_bytes:,} bytes of weights{sampled})",
         f"{prefix}model digests": f"weights {model.weights_digest[:16]}, config {model.config_digest[:16]},"
         f" tokenizer {model.tokenizer_digest[:16]}",
+        **({f"{prefix}model storage": ", ".join(kept)} if kept else {}),
     }
