@@ -9,13 +9,17 @@ from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
 from engine_bindings.fingerprint import read_version
-from harness.cli import analyze, certificate, compare, gate, minimize, report, scenarios, serve
+from harness.cli import analyze, certificate, compare, gate, history, minimize, report, scenarios, serve
 from harness.cli.output import prepare_streams, write_note
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
 EXIT_OUR_BUG = 70
 EXIT_INTERRUPTED = 130
+
+# What ``git bisect run`` takes: good, bad, and above 127 the end of the search. Anything else cannot tell.
+BISECT_STATUSES = {0: 0, 1: 1, EXIT_INTERRUPTED: EXIT_INTERRUPTED}
+BISECT_SKIP = 125
 
 DESCRIPTION = """\
 Decides, on a real engine and a real model, whether serve mode gives the same tokens as chat mode,
@@ -31,6 +35,7 @@ exit statuses:
   4    invalid: a cell could not be measured
   70   a bug in coli-ab itself
   130  interrupted
+With compare --bisect all that are neither pass nor fail are 125: git bisect run skips such a commit.
 
 examples:
   coli-ab compare                          the embedded engine on the quick scenario
@@ -52,7 +57,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"coli-ab {read_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, gate, report, analyze, minimize, scenarios, certificate, serve):
+    for module in (compare, gate, report, analyze, minimize, history, scenarios, certificate, serve):
         module.add_parser(commands)
     return parser
 
@@ -64,6 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == [serve.NAME]:
         serve.start_server(given[1:])
     arguments = build_parser().parse_args(given)
+    status = _run_command(arguments)
+    return BISECT_STATUSES.get(status, BISECT_SKIP) if getattr(arguments, "bisect", False) else status
+
+
+def _run_command(arguments: argparse.Namespace) -> int:
     try:
         status: int = arguments.run(arguments)
     except ColiAbError as error:

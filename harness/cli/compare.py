@@ -113,7 +113,6 @@ def _add_earlier_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("earlier runs")
     group.add_argument(
         "--baseline",
-        type=Path,
         metavar="RUN",
         help="hold every arm against that run's as well, for example the last one of the main branch:"
         " tokens, finish reasons and counts; nothing of it is run again",
@@ -190,6 +189,11 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, metavar="DIR", help="new or empty run directory (default: runs/<time>-<random>)"
     )
     group.add_argument("--dry-run", action="store_true", help="say what would be run, and start nothing")
+    group.add_argument(
+        "--bisect",
+        action="store_true",
+        help="exit status for git bisect run: 0 pass, 1 fail, 125 when it cannot tell",
+    )
     group.add_argument("--json", action="store_true", help="print the report as JSON")
     group.add_argument(
         "--key-file",

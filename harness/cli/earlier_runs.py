@@ -9,11 +9,14 @@ from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint
 from harness.builds import add_baseline
 from harness.cli.subjects import Subject
+from harness.history import DEFAULT_FILE, open_history
 from harness.plan import CellSpec, Plan
 from harness.reuse import select_reusable
 from harness.rundir import RunContents, read_run
 from harness.runner import Launcher
 from harness.transcript import CellRecord
+
+FROM_HISTORY = "history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +29,7 @@ class Prepared:
 
 
 def build_on_earlier_runs(
-    plan: Plan, subjects: Sequence[Subject], launcher: Launcher, *, baseline: Path | None, reuse: Path | None
+    plan: Plan, subjects: Sequence[Subject], launcher: Launcher, *, baseline: str | None, reuse: Path | None
 ) -> Prepared:
     """Add the arms of a baseline to a plan, and take over the cells of an earlier run that are the same.
 
@@ -42,11 +45,31 @@ def build_on_earlier_runs(
     if reuse is not None:
         prepared = _take_over(prepared, subjects[0], launcher, reuse)
     if baseline is not None:
-        contents = read_run(baseline)
+        path = _find_baseline(baseline, prepared.plan, subjects[0])
+        contents = read_run(path)
         _check_model(subjects[0].fingerprints()[1], contents, f"--baseline {baseline}")
-        joined, taken = add_baseline(prepared.plan, contents.plan, contents.records, str(baseline))
+        joined, taken = add_baseline(prepared.plan, contents.plan, contents.records, str(path))
         prepared = Prepared(plan=joined, records=(*taken, *prepared.records), baseline=contents)
     return prepared
+
+
+def _find_baseline(reference: str, plan: Plan, subject: Subject) -> Path:
+    """Return the directory of ``--baseline``: a path, the id of a run in the history, or ``history``."""
+    if Path(reference).exists() or not DEFAULT_FILE.exists():
+        return Path(reference)
+    with open_history(DEFAULT_FILE) as history:
+        if reference != FROM_HISTORY:
+            return Path(history.find_run(reference).path)
+        model = subject.fingerprints()[1].weights_digest[:16]
+        fit = [e for e in history.list_runs() if e.is_baseline and (e.model, e.depth) == (model, plan.depth)]
+    wanted = {scenario.name for scenario in plan.scenarios}
+    entries = [entry for entry in fit if wanted & set(entry.scenarios.split())]
+    if not entries:
+        raise UsageError(
+            f"--baseline {FROM_HISTORY}: no baseline of this model at depth {plan.depth} on these scenarios",
+            hint="coli-ab history baseline ID makes one of a run",
+        )
+    return Path(entries[-1].path)
 
 
 def _take_over(prepared: Prepared, subject: Subject, launcher: Launcher, run: Path) -> Prepared:

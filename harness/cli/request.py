@@ -35,7 +35,7 @@ DEFAULT_SCENARIOS = ("quick",)
 ARGUMENTS = "arguments.json"
 
 # Options that say how a run is shown, and not what it is: they may be given anew when it goes on.
-SHOWN = ("json", "key_file", "resume")
+SHOWN = ("json", "key_file", "resume", "bisect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +165,7 @@ def restore_arguments(arguments: argparse.Namespace, run: Path) -> argparse.Name
     return argparse.Namespace(**{**options, **paths, **shown, "out": run})
 
 
-PATHS = ("baseline", "reuse")
+PATHS = ("reuse",)
 
 
 def _refuse_other_options(arguments: argparse.Namespace) -> None:

@@ -1,0 +1,234 @@
+"""The index of runs over time: what each run was of, what it said, and the figures of its arms, in SQLite.
+
+A run belongs to a **series**: one machine, model, settings, depth and set of scenarios. Only figures of one
+series are held against each other over time; the engine's commit is what moves along it.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_bindings.errors import RunDirectoryError, UsageError
+from harness.environment import Environment
+from harness.plan import Plan
+from harness.report import Report
+from harness.trend import Figure
+
+SCHEMA_VERSION = 1
+DEFAULT_FILE = Path("runs") / "history.sqlite"
+
+_TABLES = """
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY,
+    started_at TEXT NOT NULL,
+    path TEXT NOT NULL,
+    series TEXT NOT NULL,
+    status TEXT NOT NULL,
+    verdict_class TEXT NOT NULL,
+    sentence TEXT NOT NULL,
+    engine TEXT NOT NULL,
+    engine_digest TEXT NOT NULL,
+    engine_commit TEXT,
+    model TEXT NOT NULL,
+    machine TEXT NOT NULL,
+    depth INTEGER NOT NULL,
+    scenarios TEXT NOT NULL,
+    tokens_decoded INTEGER NOT NULL,
+    is_baseline INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE figures (
+    run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
+    arm TEXT NOT NULL,
+    metric TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (run_id, arm, metric)
+);
+CREATE INDEX runs_by_series ON runs (series, started_at);
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One run in the index. ``series`` is a digest, ``scenarios`` their names with spaces between."""
+
+    run_id: str
+    started_at: str
+    path: str
+    series: str
+    status: str
+    verdict_class: str
+    sentence: str
+    engine: str
+    engine_digest: str
+    engine_commit: str | None
+    model: str
+    machine: str
+    depth: int
+    scenarios: str
+    tokens_decoded: int
+    is_baseline: bool = False
+
+
+def build_entry(path: Path, plan: Plan, environment: Environment, report: Report) -> Entry:
+    """Return what the index holds of a run at ``path``."""
+    engine, model = environment.engine, environment.model
+    machine = f"{environment.cpu}, {environment.cpu_count} CPUs"
+    names = " ".join(sorted(scenario.name for scenario in plan.scenarios))
+    return Entry(
+        run_id=environment.run_id,
+        started_at=environment.started_at,
+        path=str(path.resolve()),
+        series=_digest_series(plan, machine, model.weights_digest + model.config_digest, report),
+        status=report.verdict.status,
+        verdict_class=report.verdict.verdict_class,
+        sentence=report.verdict.sentence,
+        engine=engine.name,
+        engine_digest=engine.digest,
+        engine_commit=environment.builds[0].commit if environment.builds else None,
+        model=model.weights_digest[:16],
+        machine=machine,
+        depth=plan.depth,
+        scenarios=names,
+        tokens_decoded=report.comparison.tokens_decoded,
+    )
+
+
+def _digest_series(plan: Plan, machine: str, model: str, report: Report) -> str:
+    """Return the digest of all that must be the same in the runs of a series; the engine is not among it."""
+    settings = sorted((pin.name, pin.value, [arm.label for arm in pin.arms]) for pin in report.pins)
+    scenarios = sorted((s.name, repr(s)) for s in plan.scenarios)
+    kind = plan.engine.partition("=")[0]
+    same = [machine, model, kind, plan.depth, [b.name for b in plan.builds], settings, scenarios]
+    return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
+
+
+def list_figures(report: Report) -> dict[tuple[str, str], float]:
+    """Return the figures of a report's arms, by arm and metric; those that were not reported are left out."""
+    figures: dict[tuple[str, str], float | None] = {}
+    for row in report.arms:
+        for metric in ("emitted_tokens", "forwards", "drafted_tokens", "accepted_tokens"):
+            figures[row.arm.label, metric] = getattr(row.totals, metric)
+        figures[row.arm.label, "acceptance_rate"] = row.totals.acceptance_rate
+        figures[row.arm.label, "tokens_per_forward"] = row.totals.tokens_per_forward
+    for speed in report.comparison.speeds:
+        figures[speed.arm.label, "decode_tokens_per_s"] = speed.decode_tokens_per_s
+        figures[speed.arm.label, "ttft_ms"] = speed.ttft_ms
+    for speedup in report.comparison.speedups:
+        if speedup.category is None:
+            figures[speedup.on.label, "speedup_ratio"] = speedup.speedup_ratio
+            figures[speedup.on.label, "time_per_forward_ratio"] = speedup.time_per_forward_ratio
+    return {key: value for key, value in figures.items() if value is not None}
+
+
+class History:
+    """The index in one SQLite file. Use :func:`open_history`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def add_run(self, entry: Entry, figures: Mapping[tuple[str, str], float]) -> bool:
+        """Add a run, or replace it by what it says now; return whether it is new."""
+        known = self._connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (entry.run_id,)).fetchone()
+        fields = [name for name in Entry.__dataclass_fields__ if name != "is_baseline"]
+        values = [getattr(entry, name) for name in fields]
+        updates = ", ".join(f"{name} = excluded.{name}" for name in fields[1:])
+        with self._connection:
+            self._connection.execute(
+                f"INSERT INTO runs ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))})"  # noqa: S608
+                f" ON CONFLICT (run_id) DO UPDATE SET {updates}",
+                values,
+            )
+            self._connection.execute("DELETE FROM figures WHERE run_id = ?", (entry.run_id,))
+            rows = [(entry.run_id, arm, metric, value) for (arm, metric), value in figures.items()]
+            self._connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
+        return known is None
+
+    def set_baseline(self, run_id: str) -> Entry:
+        """Make a run the baseline of its series. Raises UsageError when it is not in the index."""
+        entry = self.find_run(run_id)
+        with self._connection:
+            self._connection.execute("UPDATE runs SET is_baseline = 0 WHERE series = ?", (entry.series,))
+            self._connection.execute("UPDATE runs SET is_baseline = 1 WHERE run_id = ?", (entry.run_id,))
+        return self.find_run(entry.run_id)
+
+    def find_run(self, reference: str) -> Entry:
+        """Return the run whose id begins with ``reference``.
+
+        Raises:
+            UsageError: no run has such an id, or several have.
+        """
+        found = [entry for entry in self.list_runs() if entry.run_id.startswith(reference)]
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UsageError(f"no run {reference!r} in the history", hint="coli-ab history list shows them")
+        raise UsageError(
+            f"{len(found)} runs begin with {reference!r}: {', '.join(e.run_id for e in found[:3])} ...",
+            hint="give more of the id",
+        )
+
+    def list_runs(self, series: str | None = None) -> list[Entry]:
+        """Return the runs of a series, or all, the oldest first."""
+        rows = self._connection.execute(
+            "SELECT * FROM runs WHERE ? IS NULL OR series = ? ORDER BY started_at, run_id", (series, series)
+        )
+        return [Entry(**{**dict(row), "is_baseline": bool(row["is_baseline"])}) for row in rows]
+
+    def list_figures(self, series: str, metric: str | None = None, arm: str | None = None) -> list[Figure]:
+        """Return the figures of a series in the order of time, of one metric and arm where they are named."""
+        rows = self._connection.execute(
+            "SELECT run_id, started_at, engine_commit, arm, metric, value"
+            " FROM figures JOIN runs USING (run_id)"
+            " WHERE series = ? AND (? IS NULL OR metric = ?) AND (? IS NULL OR arm = ?)"
+            " ORDER BY started_at, run_id, arm, metric",
+            (series, metric, metric, arm, arm),
+        )
+        return [Figure(**dict(row)) for row in rows]
+
+
+@contextmanager
+def open_history(path: Path, *, create: bool = False) -> Iterator[History]:
+    """Open the index at ``path``; it is made when it is not there and ``create`` is set.
+
+    Raises:
+        UsageError: there is none, or it cannot be made.
+        RunDirectoryError: the file is no index, or one of another version.
+    """
+    if not create and not path.exists():
+        raise UsageError(f"there is no history at {str(path)!r}", hint="coli-ab history add RUN begins one")
+    try:
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.row_factory = sqlite3.Row
+            connection.execute("PRAGMA foreign_keys = ON")
+            _prepare(connection, path)
+            yield History(connection)
+    except sqlite3.Error as error:
+        raise RunDirectoryError(f"{path}: {error}", hint="name the file of a history with --db") from error
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}", hint="name another file with --db") from error
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version == 0 and not connection.execute("SELECT 1 FROM sqlite_master").fetchone():
+        connection.executescript(_TABLES)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    elif version != SCHEMA_VERSION:
+        raise RunDirectoryError(
+            f"{path}: version {version} of the history, and this tool knows {SCHEMA_VERSION}",
+            hint="name another file with --db; the runs can be added again",
+        )
+
+
+def group_series(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the runs of each series, the series in the order of their first run."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.series, []).append(entry)
+    return groups
