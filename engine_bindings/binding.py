@@ -46,6 +46,7 @@ class Capabilities:
         context_tokens: size of the context unless another is asked for, None when it is not known.
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
+        reports_logprobs: the paths on which a request can ask for the logprob of each token of its answer.
     """
 
     paths: tuple[EnginePath, ...]
@@ -61,6 +62,7 @@ class Capabilities:
     counters_repeat: bool = False
     context_tokens: int | None = None
     margin_pin: Pin | None = None
+    reports_logprobs: frozenset[EnginePath] = frozenset()
 
     def entries_of(self, path: EnginePath) -> tuple[EntryKind, ...]:
         """Return the forms in which a path takes a turn."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_bindings.errors import UsageError
+from harness.logprobs import price_logprobs
 from harness.plan import Plan
 from harness.probes import Probe, price_probes
 from harness.scenario import Scenario
@@ -13,21 +14,29 @@ def cut_plan(plan: Plan, budget_tokens: int) -> Plan:
     """Return the plan cut to ``budget_tokens``, with what was left out in its notes.
 
     Repetitions go first: what they show, a probe shows where a difference was seen. Then conversations go,
-    from the last scenario backwards, as the user named the most telling one first. Probes are paid from what
-    is left when the cells are done.
+    from the last scenario backwards, as the user named the most telling one first. Last goes what asking for
+    logprobs takes. Other probes are paid from what is left when the cells are done.
 
     Raises:
         UsageError: not even one conversation on every arm fits.
     """
     left_out: list[str] = []
     whole, plan = plan.worst_case_tokens, replace(plan, budget_tokens=budget_tokens)
-    if plan.worst_case_tokens > budget_tokens and plan.repetitions > 1:
+    if _price(plan) > budget_tokens and plan.repetitions > 1:
         plan = replace(plan, repetitions=1, cells=tuple(spec for spec in plan.cells if spec.repetition == 0))
         left_out.append("left out to keep to the budget: every repetition but the first")
-    while plan.worst_case_tokens > budget_tokens:
+    while _price(plan) > budget_tokens:
+        if plan.logprob_paths and sum(len(scenario.conversations) for scenario in plan.scenarios) == 1:
+            plan = replace(plan, logprob_paths=())
+            left_out.append("left out to keep to the budget: the logprobs")
+            continue
         plan, dropped = _drop_last_conversation(plan, whole)
         left_out.append(f"left out to keep to the budget: {dropped}")
     return replace(plan, left_out=tuple(left_out))
+
+
+def _price(plan: Plan) -> int:
+    return plan.worst_case_tokens + price_logprobs(plan)
 
 
 def _drop_last_conversation(plan: Plan, whole_tokens: int) -> tuple[Plan, str]:
@@ -70,6 +79,8 @@ def select_affordable(
 def describe_price(plan: Plan) -> str:
     """Return what the run decodes at most, as one line."""
     cells = f"{plan.worst_case_tokens:,} decoded at most"
+    if plan.logprob_paths:
+        cells += f", {price_logprobs(plan):,} at most for the logprobs of one turn"
     probes = f"{price_probes(plan):,} more at most to look into one difference"
     budget = "" if plan.budget_tokens is None else f"; never more than {plan.budget_tokens:,} in all"
     return f"{cells}, {probes}{budget}"

@@ -14,6 +14,7 @@ from harness.engagement import Engagement, judge_cells, summarise_engagement
 from harness.evidence import gather_evidence
 from harness.findings import Evidence, Finding
 from harness.grammar_validity import ValidityRow, check_validity, name_breaches
+from harness.logprobs import LogprobCheck, check_logprobs, find_logprob_faults, note_logprobs
 from harness.metrics import CellMetrics, collect_token_lengths
 from harness.pairing import Pairing, select_latest
 from harness.plan import Arm, CellSpec, Plan
@@ -64,6 +65,7 @@ class Comparison:
         tokens_decoded: by all cells and probes. probe_tokens: by the probes alone.
         notes: remarks that decide nothing, in plain sentences.
         distributions: tests of sampled answers, arm against arm.
+        logprobs: what the reported probabilities showed, one for each drafting arm whose path reports them.
     """
 
     cells_planned: int
@@ -82,6 +84,7 @@ class Comparison:
     notes: tuple[str, ...]
     validity: tuple[ValidityRow, ...] = ()
     distributions: tuple[DistributionRow, ...] = ()
+    logprobs: tuple[LogprobCheck, ...] = ()
 
 
 def compare(
@@ -111,11 +114,13 @@ def compare(
     facts = _check_facts(plan, latest)
     degenerate = find_degenerate_answers(plan, latest)
     validity = check_validity(plan, latest)
+    logprobs = check_logprobs(plan, seen)
     distributions = compare_distributions(plan, judged)
     timed = {spec: cell for spec, cell in figures.items() if not latest[spec].reused_from}
     findings = (
         *_name_differences(plan, records, checked, seen),
         *find_count_faults(plan, judged),
+        *find_logprob_faults(plan, seen),
         *name_breaches(row for row in validity if not plan.is_baseline(row.arm)),
         *(name_prefix(row) for row in prefill if row.state == "wrong" and not plan.is_baseline(row.arm)),
         *name_unprobed(item.result for item in checked),
@@ -135,9 +140,13 @@ def compare(
         degenerate=degenerate,
         tokens_decoded=count_tokens(r for r in records if r.spec in plan.cells or r.spec.probe is not None),
         probe_tokens=count_tokens(record for record in records if record.spec.probe is not None),
-        notes=tuple(_collect_notes(plan, records, latest, checked, engagements, prefill, facts)),
+        notes=(
+            *_collect_notes(plan, records, latest, checked, engagements, prefill, facts),
+            *note_logprobs(logprobs),
+        ),
         validity=validity,
         distributions=distributions,
+        logprobs=logprobs,
     )
 
 

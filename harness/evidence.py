@@ -128,8 +128,8 @@ class _Margins:
 
 def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
     """Return what the engine said of the first choice that differs, and of those before it."""
-    a = _token_margins(_answer_of(latest, case.spec(case.probed_a, kind)))
-    b = _token_margins(_answer_of(latest, case.spec(case.probed_b, kind)))
+    a = _margins_of(_answer_of(latest, case.spec(case.probed_a, kind)))
+    b = _margins_of(_answer_of(latest, case.spec(case.probed_b, kind)))
     index = case.token_index
     if index is None and a and b:
         # Without boundaries the choices themselves show which token is the first that differs.
@@ -150,18 +150,22 @@ def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
 
 
 def _measure_cold_noise(case: Case, latest: Records) -> Noise | None:
-    a = _token_margins(_answer_of(latest, case.spec(case.probed_a, "cold")))
-    b = _token_margins(_answer_of(latest, case.spec(case.probed_b, "cold")))
+    a = _margins_of(_answer_of(latest, case.spec(case.probed_a, "cold")))
+    b = _margins_of(_answer_of(latest, case.spec(case.probed_b, "cold")))
     return _measure_noise(a, b) if a and b and len(a) == len(b) else None
 
 
-def _token_margins(turn: TurnRecord | None) -> tuple[Margin, ...] | None:
+def _margins_of(turn: TurnRecord | None) -> tuple[Margin, ...] | None:
+    return None if turn is None else match_margins(turn)
+
+
+def match_margins(turn: TurnRecord) -> tuple[Margin, ...] | None:
     """Return one margin for each token, or None when they cannot be told apart.
 
     An engine that prints one line for each forward gives fewer lines than tokens with speculation on. Lines
     and tokens match when there is a line for each token, and one more for a stop token that was chosen.
     """
-    if turn is None or turn.margins is None or turn.emitted_tokens is None:
+    if turn.margins is None or turn.emitted_tokens is None:
         return None
     extra = len(turn.margins) - turn.emitted_tokens
     return turn.margins if extra == 0 or (extra == 1 and turn.finish != "length") else None

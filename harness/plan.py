@@ -12,7 +12,7 @@ from harness.scenario import Scenario, is_messages
 from harness.sweeps import expand_scenario
 
 ContrastKind = Literal["self", "path", "speculation", "within", "slots", "build"]
-ProbeKind = Literal["cold", "replay", "again", "depth", "score"]
+ProbeKind = Literal["cold", "replay", "again", "depth", "score", "logprobs"]
 NearTiePolicy = Literal["explain", "fail"]
 
 MIN_DEPTH = 1
@@ -65,7 +65,8 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeMark:
-    """What makes a cell a probe: it answers one turn again, because a difference was seen there.
+    """What makes a cell a probe: it answers one turn again, because a difference was seen there, or to ask for
+    more than a cell whose speed is measured may ask for (``logprobs``).
 
     ``offset_bytes`` is where the answer is cut for a ``score`` probe.
     """
@@ -186,7 +187,7 @@ class Plan:
         cells: in the order in which they are to be run.
         near_tie: whether a proven near-tie between two depths is explained, or fails like any difference.
         tie_gap: the largest gap between two logits that counts as a near-tie.
-        counters_repeat, margin_pin, max_depth: what the engine can show, as its binding says.
+        counters_repeat, margin_pin, max_depth, logprob_paths: what the engine can show, as its binding says.
         context_tokens: size of the context, None when it is not known.
         builds: the engines that are held against each other, the baseline first; empty for one engine alone.
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
@@ -207,6 +208,7 @@ class Plan:
     counters_repeat: bool = False
     margin_pin: Pin | None = None
     max_depth: int = MAX_DEPTH
+    logprob_paths: tuple[EnginePath, ...] = ()
     context_tokens: int | None = None
     builds: tuple[Build, ...] = ()
     entries: tuple[PathEntries, ...] = ()
@@ -312,6 +314,7 @@ def build_plan(
         margin_pin=able.margin_pin,
         context_tokens=context_tokens or able.context_tokens,
         max_depth=min(MAX_DEPTH, able.max_depth),
+        logprob_paths=tuple(path for path in able.paths if path in able.reports_logprobs),
         entries=tuple(PathEntries(path=path, kinds=able.entries_of(path)) for path in able.paths),
         token_paths=tuple(path for path in able.paths if path in able.frames_are_tokens),
         left_out=left_out,

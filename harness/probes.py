@@ -1,12 +1,13 @@
-"""Which cells to run after a difference was seen, so that its verdict rests on evidence."""
+"""Which cells to run after those of the plan: to look into a difference, and to ask for logprobs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine_bindings.binding import Pin
 from harness.cases import Case, list_cases, score_arm, sweep_depths
 from harness.comparison import Comparison
 from harness.evidence import compare_rerun, reproducing_kind
+from harness.logprobs import LOGPROB_TOKENS, choose_logprob_turns
 from harness.metrics import collect_token_lengths
 from harness.pairing import select_latest
 from harness.plan import Arm, CellSpec, Plan, ProbeKind
@@ -51,7 +52,7 @@ def plan_probes(
         probes = _build_probes(plan, case, finding.wanted[0], latest) if finding.wanted else ()
         if probes:
             return probes
-    return ()
+    return () if first_only else tuple(_build_logprob_probes(plan, latest))
 
 
 def has_named_fault(comparison: Comparison) -> bool:
@@ -77,6 +78,23 @@ def price_probes(plan: Plan) -> int:
         for conversation in scenario.conversations
     )
     return dearest * (2 + 2 + depths) + 1
+
+
+def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Iterator[Probe]:
+    """Yield the cells that ask for logprobs, unless every cell of the plan is not there yet."""
+    if any(spec not in latest for spec in plan.cells):
+        return
+    settings = (plan.margin_pin,) if plan.margin_pin else ()
+    for asked in choose_logprob_turns(plan, latest):
+        scenario = plan.scenario(asked.scenario)
+        conversation = next(c for c in scenario.conversations if c.id == asked.conversation)
+        turn = conversation.turns[asked.turn]
+        turn = replace(turn, max_tokens=min(turn.max_tokens, LOGPROB_TOKENS))
+        alone = _as_exact_prompt(conversation, turn, asked.prompt)
+        scenario = replace(scenario, entry="prompt", conversations=(alone,))
+        for spec in asked.specs:
+            if spec not in latest:
+                yield Probe(spec=spec, scenario=scenario, settings=settings)
 
 
 def _build_probes(
@@ -126,6 +144,10 @@ def _ask_alone(case: Case, conversation: Conversation, kind: ProbeKind) -> Conve
     if kind == "score":
         prompt += case.a.text[: case.prefix_bytes]
         turn = replace(turn, max_tokens=1, stop=())
+    return _as_exact_prompt(conversation, turn, prompt)
+
+
+def _as_exact_prompt(conversation: Conversation, turn: Turn, prompt: bytes) -> Conversation:
     # Bytes that are no UTF-8 go through: ``build_turn_prompt`` turns them back.
     text = prompt.decode("utf-8", "surrogateescape")
     exact = replace(

@@ -228,6 +228,7 @@ class Runner:
                 replace(
                     self._build_request(cell.spec.arm, scenario, conversations[i], records[i]),
                     slot=i,
+                    logprobs=cell.spec.probe is not None and cell.spec.probe.kind == "logprobs",
                 )
                 for i in asked
             ]

@@ -64,6 +64,8 @@ class TurnRecord:
             ``text`` when a stop string cut it.
         margins: of the choices in order, where the engine was asked to print them. A stop token that was
             chosen has one too. An engine may print none for accepted drafts.
+        logprobs: natural logarithm of each emitted token's probability, where the request asked for it and
+            the engine gave any; None in it for a token without one.
     """
 
     conversation: str
@@ -88,6 +90,7 @@ class TurnRecord:
     drafts_paused: int = 0
     token_lengths: tuple[int, ...] | None = None
     margins: tuple[Margin, ...] | None = None
+    logprobs: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

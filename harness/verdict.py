@@ -229,6 +229,11 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
             reasons = [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
             doubts += [("unproven", reason) for reason in reasons]
     doubts += [("unproven", reason) for reason in describe_unjudged(comparison.validity)]
+    doubts += [
+        ("unproven", f"logprobs of {check.arm.label} were not checked: {check.evidence}")
+        for check in comparison.logprobs
+        if check.state == "not checked"
+    ]
     return doubts
 
 

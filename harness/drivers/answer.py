@@ -18,6 +18,7 @@ class Answer:
     def __init__(self, stop: Sequence[str], *, max_tokens: int) -> None:
         self.raw = bytearray()
         self.token_lengths: list[int] = []
+        self.logprobs: list[float | None] = []
         self.deliveries: list[Delivery] = []
         self.stopped = False
         self._stop = tuple(stop)

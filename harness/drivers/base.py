@@ -24,6 +24,7 @@ class TurnRequest:
             shows no tokens.
         may_refuse: a refusal of the prompt is a result like any other.
         slot: the context that it runs in, of an engine with several.
+        logprobs: ask for the logprob of each token, on a path that can give it.
     """
 
     conversation: str
@@ -38,6 +39,7 @@ class TurnRequest:
     may_refuse: bool = False
     slot: int = 0
     messages: tuple[Message, ...] = ()
+    logprobs: bool = False
 
     @property
     def place(self) -> str:

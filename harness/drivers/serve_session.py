@@ -1,9 +1,11 @@
 """A session in serve mode: framed tokens with request ids."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from engine_bindings.errors import EngineRefusedError
+from engine_bindings.errors import EngineGarbageError, EngineRefusedError
 from engine_bindings.wire.events import (
     BAD_REQUEST,
     CANCELLED,
@@ -12,15 +14,24 @@ from engine_bindings.wire.events import (
     Accepted,
     Data,
     Done,
+    Note,
     Refused,
     TurnProfile,
 )
-from engine_bindings.wire.mux_extension import Options, encode_options
+from engine_bindings.wire.mux_extension import (
+    DEFAULTS,
+    Options,
+    encode_options,
+    encode_probe,
+    parse_token,
+    read_probe,
+)
 from engine_bindings.wire.mux_protocol import MuxClient
 from harness.drivers.answer import Answer
 from harness.drivers.base import Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
+from harness.drivers.waits import Waits
 from harness.grammar import Grammar
 from harness.plan import Timeouts
 
@@ -31,7 +42,8 @@ BINDING_OPTIONS = Options(constrain=True, constrain_after="think")
 class ServeSession(StdioSession):
     """Serve mode with one request at a time.
 
-    Every request carries ``grammar``; one that binds needs the protocol's extension.
+    Every request carries ``grammar``; one that binds needs the protocol's extension. Logprobs need it too:
+    the first request that asks for them finds out whether the engine has it, and gets none where it has not.
     """
 
     def __init__(
@@ -46,7 +58,9 @@ class ServeSession(StdioSession):
         super().__init__(transport, log, timeouts, on_output=on_output)
         self._client: MuxClient = MuxClient()
         self._grammar = b"" if grammar is None else grammar.text.encode("utf-8")
-        self._options = BINDING_OPTIONS if grammar is not None and grammar.binds else None
+        self._options = BINDING_OPTIONS if grammar is not None and grammar.binds else DEFAULTS
+        self._extended: bool | None = None
+        self._logprob: float | None = None
         self._request_id = 0
         self._accepted_ns: int | None = None
         self._forwards: int | None = None
@@ -56,8 +70,11 @@ class ServeSession(StdioSession):
         """Do nothing: every request names its whole context."""
 
     def _encode(self, request: TurnRequest) -> bytes:
+        options = self._options
+        if request.logprobs and self._has_extension(request.place):
+            options = replace(options, detail=True)
         self._request_id += 1
-        self._accepted_ns = self._forwards = self._prompt_tokens = None
+        self._accepted_ns = self._forwards = self._prompt_tokens = self._logprob = None
         submit = self._client.encode_submit(
             request_id=self._request_id,
             slot=request.slot,
@@ -67,7 +84,21 @@ class ServeSession(StdioSession):
             top_p=request.top_p,
             grammar=self._grammar,
         )
-        return submit if self._options is None else encode_options(self._request_id, self._options) + submit
+        return submit if options == DEFAULTS else encode_options(self._request_id, options) + submit
+
+    def _has_extension(self, place: str) -> bool:
+        """Ask the engine once, with an option that none knows; one without the extension cannot read it."""
+        if self._extended is not None:
+            return self._extended
+        self._request_id += 1
+        waits = Waits(self._timeouts, self._transport.now_ns, place=place)
+        waits.begin("first-output-timeout")
+        self._transport.send(encode_probe(self._request_id))
+        while self._extended is None:
+            for event in self._receive(waits, place)[1]:
+                if isinstance(event, Refused):
+                    self._extended = read_probe(self._request_id, event)
+        return self._extended
 
     def _take(
         self, at_ns: int, events: Sequence[Reply], answer: Answer, request: TurnRequest
@@ -78,6 +109,10 @@ class ServeSession(StdioSession):
             match event:
                 case Data():
                     tokens.append(event.payload)
+                    answer.logprobs.append(self._logprob)
+                    self._logprob = None
+                case Note(kind="TOKEN"):
+                    self._logprob = _read_logprob(event, request.place)
                 case Accepted():
                     self._accepted_ns = at_ns
                     self._prompt_tokens = event.prompt_tokens
@@ -121,6 +156,16 @@ class ServeSession(StdioSession):
 
     def _cancel(self) -> None:
         self._transport.send(self._client.encode_cancel(self._request_id))
+
+
+def _read_logprob(note: Note, place: str) -> float:
+    try:
+        logprob = parse_token(note.line).logprob
+    except ValueError as error:
+        raise EngineGarbageError(f"{place}: a TOKEN line that cannot be read: {error}") from error
+    if not math.isfinite(logprob):
+        raise EngineGarbageError(f"{place}: logprob {logprob} for a token that was chosen: {note.line[:80]!r}")
+    return logprob
 
 
 def build_refusal(event: Refused, place: str) -> EngineRefusedError:

@@ -272,6 +272,7 @@ def build_record(
         drafts_paused=counts.drafts_paused,
         token_lengths=tuple(answer.token_lengths) if ending.accepted_ns is not None else None,
         margins=counts.margins,
+        logprobs=tuple(answer.logprobs) if any(value is not None for value in answer.logprobs) else None,
     )
 
 

@@ -43,6 +43,7 @@ def request(
     turn: int = 0,
     cancel_after_tokens: int | None = None,
     may_refuse: bool = False,
+    logprobs: bool = False,
 ) -> TurnRequest:
     return TurnRequest(
         conversation="c",
@@ -55,6 +56,7 @@ def request(
         stop=stop,
         cancel_after_tokens=cancel_after_tokens,
         may_refuse=may_refuse,
+        logprobs=logprobs,
     )
 
 
@@ -132,6 +134,58 @@ def test_served_request_carries_the_grammar_and_binds_it_by_the_extension(
     session.run_turn(request())
 
     assert transport.sent == options + 'SUBMIT 1 0 5 16 0 1 13\nHelloroot ::= "é"\n'.encode()
+
+
+DONE = b"DONE %d STAT 2 50.00 0.0 0.01 38 0\n"
+
+
+def test_logprobs_are_asked_for_by_the_extension_that_a_probe_has_shown() -> None:
+    first = b"ACCEPT 2 38\nTOKEN 2 7 p -0.25\nDATA 2 1\na\nTOKEN 2 8 d -0.5"
+    session, transport = serve(
+        SERVE_READY,
+        Out(data=b"ERROR 1 BAD_OPTION probe\n"),
+        Out(data=first, at_ns=10),
+        Out(data=b" 9:-1.5\nDATA 2 1\nb\n" + DONE % 2, at_ns=20),
+        Out(data=b"ACCEPT 3 38\nDATA 3 1\na\nDATA 3 1\nb\n" + DONE % 3, at_ns=30),
+    )
+
+    session.start()
+    asked, plain = session.run_turn(request(logprobs=True)), session.run_turn(request())
+
+    assert transport.sent == (
+        b"OPTIONS 1 probe=1\nOPTIONS 2 detail=1\nSUBMIT 2 0 5 16 0 1\nHello\nSUBMIT 3 0 5 16 0 1\nHello\n"
+    )
+    assert (asked.logprobs, plain.logprobs) == ((-0.25, -0.5), None)
+    assert asked.text == plain.text == b"ab"
+
+
+def test_engine_without_the_extension_is_asked_once_and_gives_no_logprobs() -> None:
+    turn = b"ACCEPT %d 38\nDATA %d 1\na\nDATA %d 1\nb\n"
+    session, transport = serve(
+        SERVE_READY,
+        Out(data=b"ERROR 0 BAD_REQUEST\n"),
+        Out(data=turn % (2, 2, 2) + DONE % 2),
+        Out(data=turn % (3, 3, 3) + DONE % 3),
+    )
+
+    session.start()
+    records = [session.run_turn(request(logprobs=True)) for _ in range(2)]
+
+    assert [record.logprobs for record in records] == [None, None]
+    assert transport.sent.count(b"OPTIONS") == 1
+
+
+@pytest.mark.parametrize("token", [b"TOKEN 2 7 p", b"TOKEN 2 7 p nan", b"TOKEN 2 7 p -inf"])
+def test_token_line_that_cannot_be_right_ends_the_turn(token: bytes) -> None:
+    session, _ = serve(
+        SERVE_READY,
+        Out(data=b"ERROR 1 BAD_OPTION probe\n"),
+        Out(data=b"ACCEPT 2 38\n" + token + b"\nDATA 2 1\na\n" + DONE % 2),
+    )
+
+    session.start()
+    with pytest.raises(EngineGarbageError, match="turn 1 of conversation 'c'"):
+        session.run_turn(request(logprobs=True))
 
 
 def test_saved_conversation_that_was_resumed_is_reported() -> None:
