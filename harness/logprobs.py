@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from engine_bindings.binding import EntryKind
 from harness.divergence import NUMERICS_GAP
 from harness.evidence import match_margins
 from harness.findings import Finding
@@ -48,6 +49,7 @@ class LogprobTurn:
     scenario: str
     conversation: str
     turn: int
+    entry: EntryKind
     prompt: bytes
 
     @property
@@ -71,8 +73,12 @@ class _Answer:
 
 
 def list_logprob_arms(plan: Plan) -> tuple[Arm, ...]:
-    """Return the drafting arms whose path reports logprobs."""
-    return tuple(arm for arm in plan.arms if arm.depth and arm.slots == 1 and arm.path in plan.logprob_paths)
+    """Return the drafting arms whose path reports logprobs and has an arm without drafts too."""
+    return tuple(
+        arm
+        for arm in plan.arms
+        if arm.depth and arm.path in plan.logprob_paths and replace(arm, depth=0) in plan.arms
+    )
 
 
 def price_logprobs(plan: Plan) -> int:
@@ -83,8 +89,8 @@ def price_logprobs(plan: Plan) -> int:
 def choose_logprob_turns(plan: Plan, latest: Records) -> tuple[LogprobTurn, ...]:
     """Return what each arm of ``list_logprob_arms`` is asked again; nothing for one that drafted nothing.
 
-    It is the turn with the most forwards times accepted drafts: one whose drafts were often right, and often
-    enough wrong that its tokens are no certainties.
+    It is the turn with the most accepted drafts times other tokens: one whose drafts were often right, and
+    often enough wrong that its tokens are no certainties.
     """
     best = (
         max(_list_candidates(plan, arm, latest), key=lambda item: item[0], default=None)
@@ -119,18 +125,29 @@ def _list_candidates(plan: Plan, arm: Arm, latest: Records) -> Iterator[tuple[in
         if scenario.temperature > 0 or scenario.grammar is not None:
             continue
         for turn in record.turns:
-            whole = turn.entry == "prompt" and turn.finish in ("stop", "length", "stop-string")
-            if whole and turn.emitted_tokens and turn.forwards and turn.emitted_tokens > turn.forwards:
-                yield (
-                    turn.forwards * (turn.emitted_tokens - turn.forwards),
-                    LogprobTurn(
-                        arm=arm,
-                        scenario=spec.scenario,
-                        conversation=turn.conversation,
-                        turn=turn.turn,
-                        prompt=turn.prompt,
-                    ),
+            accepted = _count_accepted(turn)
+            if accepted != 0 and _can_be_asked_alone(turn):
+                asked = LogprobTurn(
+                    arm=arm,
+                    scenario=spec.scenario,
+                    conversation=turn.conversation,
+                    turn=turn.turn,
+                    entry=turn.entry,
+                    prompt=turn.prompt,
                 )
+                yield (accepted or 0) * ((turn.emitted_tokens or 0) - (accepted or 0)), asked
+
+
+def _count_accepted(turn: TurnRecord) -> int | None:
+    if turn.accepted_tokens is not None or turn.emitted_tokens is None or turn.forwards is None:
+        return turn.accepted_tokens
+    return max(0, turn.emitted_tokens - turn.forwards)
+
+
+def _can_be_asked_alone(turn: TurnRecord) -> bool:
+    """Say whether a turn is an exact prompt, or messages without an answer among them, and ended by itself."""
+    alone = turn.entry == "prompt" or (turn.entry == "messages" and turn.turn == 0)
+    return alone and bool(turn.emitted_tokens) and turn.finish in ("stop", "length", "stop-string")
 
 
 def _list_answers(latest: Records) -> Iterator[_Answer]:

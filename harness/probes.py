@@ -90,7 +90,9 @@ def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Ite
         conversation = next(c for c in scenario.conversations if c.id == asked.conversation)
         turn = conversation.turns[asked.turn]
         turn = replace(turn, max_tokens=min(turn.max_tokens, LOGPROB_TOKENS))
-        alone = _as_exact_prompt(conversation, turn, asked.prompt)
+        alone = replace(conversation, turns=(turn,))
+        if asked.entry == "prompt":
+            alone = _as_exact_prompt(conversation, turn, asked.prompt)
         scenario = replace(scenario, entry="prompt", conversations=(alone,))
         for spec in asked.specs:
             if spec not in latest:
