@@ -17,12 +17,17 @@ PATHS: tuple[EnginePath, ...] = ("chat", "serve")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """One environment variable that the harness fixes, and why. ``overridden``: the user gave the value."""
+    """One environment variable that the harness fixes, and why.
+
+    ``overridden``: the user gave the value. ``forbids`` are patterns of file names that an engine must not write
+    in its model directory while the variable has this value.
+    """
 
     name: str
     value: str
     reason: str
     overridden: bool = False
+    forbids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +159,8 @@ def apply_overrides(pins: Iterable[Pin], overrides: Mapping[str, str]) -> tuple[
 
 def _override(pin: Pin, value: str) -> Pin:
     reason = f"in place of {pin.value}: {pin.reason}"
-    return replace(pin, value=value, reason=reason, overridden=True)
+    forbids = pin.forbids if value == pin.value else ()
+    return replace(pin, value=value, reason=reason, overridden=True, forbids=forbids)
 
 
 def is_engine_variable(name: str) -> bool:

@@ -81,7 +81,13 @@ def _grammar_pins(settings: ArmSettings) -> tuple[Pin, ...]:
 
 
 _STATE_PINS = (
-    Pin(name="KVSAVE", value="0", reason="a saved conversation of one arm would be resumed by the next"),
+    Pin(
+        name="KVSAVE",
+        value="0",
+        reason="a saved conversation of one arm would be resumed by the next",
+        # The history of expert use (.coli_usage) is always written; no setting turns that off.
+        forbids=(".coli_kv", ".coli_kv.*"),
+    ),
     Pin(name="AUTOPIN", value="0", reason="experts pinned from an earlier run's history change the timing"),
     Pin(name="SEED", value=SEED, reason="sampled scenarios repeat"),
     Pin(

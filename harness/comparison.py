@@ -14,6 +14,7 @@ from harness.engagement import Engagement, judge_cells, summarise_engagement
 from harness.evidence import gather_evidence
 from harness.findings import Evidence, Finding
 from harness.grammar_validity import ValidityRow, check_validity, name_breaches
+from harness.left_state import find_left_state, note_left_files
 from harness.logprobs import LogprobCheck, check_logprobs, find_logprob_faults, note_logprobs
 from harness.metrics import CellMetrics, collect_token_lengths
 from harness.pairing import Pairing, select_latest
@@ -121,6 +122,7 @@ def compare(
         *_name_differences(plan, records, checked, seen),
         *find_count_faults(plan, judged),
         *find_logprob_faults(plan, seen),
+        *find_left_state(plan, latest),
         *name_breaches(row for row in validity if not plan.is_baseline(row.arm)),
         *(name_prefix(row) for row in prefill if row.state == "wrong" and not plan.is_baseline(row.arm)),
         *name_unprobed(item.result for item in checked),
@@ -143,6 +145,7 @@ def compare(
         notes=(
             *_collect_notes(plan, records, latest, checked, engagements, prefill, facts),
             *note_logprobs(logprobs),
+            *note_left_files(latest),
         ),
         validity=validity,
         distributions=distributions,

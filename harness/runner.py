@@ -13,8 +13,10 @@ from harness.plan import Arm, CellSpec, Plan
 from harness.probes import Probe
 from harness.reuse import list_measured
 from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_messages, build_turn_prompt
-from harness.transcript import INTERRUPTED_CODE, CellRecord, Conditions, Failure, TurnRecord
+from harness.transcript import INTERRUPTED_CODE, CellRecord, Conditions, Failure, LeftFile, TurnRecord
 
+# An engine that writes a file for every request must not fill the records.
+MAX_LEFT_FILES = 64
 NOT_RUN = Failure(
     code="not-run",
     message="not run: the engine of no arm became ready",
@@ -37,8 +39,9 @@ class Launcher(Protocol):
         *,
         stderr_file: BinaryIO,
         on_output: Callable[[int], None],
+        on_left: Callable[[tuple[LeftFile, ...]], None],
     ) -> AbstractContextManager[EngineSession]:
-        """Start it; leaving the block ends what still runs of it."""
+        """Start it; leaving the block ends what still runs of it, and then tells what files it left."""
 
 
 class RecordSink(Protocol):
@@ -86,6 +89,14 @@ class _Cell:
     turns: list[TurnRecord] = field(default_factory=list)
     failure: Failure | None = None
     exit_code: int | None = None
+    left_files: tuple[LeftFile, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def take_left_files(self, files: tuple[LeftFile, ...]) -> None:
+        """Keep the names of the files that the engine left, and a remark on those that are too many."""
+        self.left_files = files[:MAX_LEFT_FILES]
+        if len(files) > MAX_LEFT_FILES:
+            self.notes = (f"the engine left {len(files):,} files; the first {MAX_LEFT_FILES} are named",)
 
 
 class Runner:
@@ -184,6 +195,7 @@ class Runner:
                     cell.extra,
                     stderr_file=stderr_file,
                     on_output=self._observer.output_arrived,
+                    on_left=cell.take_left_files,
                 )
                 with opened as session:
                     self._measure(cell, session)
@@ -278,6 +290,8 @@ class Runner:
             failure=cell.failure,
             exit_code=cell.exit_code,
             engine_stderr_file=self._sink.stderr_name(cell.spec),
+            left_files=cell.left_files,
+            notes=cell.notes,
             before=cell.before,
             after=self._read_conditions(),
         )

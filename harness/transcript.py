@@ -130,6 +130,14 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftFile:
+    """A file that the engine wrote in its model directory; ``name`` is relative to that."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
     """One attempt at one cell; a retry is a new record with a higher ``attempt``.
 
@@ -147,6 +155,7 @@ class CellRecord:
         failure: why the cell could not be measured, None when it could.
         exit_code: of the process, negative for a signal.
         engine_stderr_file: path in the run directory.
+        left_files: files that the engine wrote in its private model directory and left there.
         notes: remarks of the runner, in plain sentences.
         reused_from: name of the run that measured it, empty for this one. Its times say nothing here.
         before, after: the state of the machine around it.
@@ -166,6 +175,7 @@ class CellRecord:
     failure: Failure | None = None
     exit_code: int | None = None
     engine_stderr_file: str = ""
+    left_files: tuple[LeftFile, ...] = ()
     notes: tuple[str, ...] = ()
     reused_from: str = ""
     before: Conditions | None = None

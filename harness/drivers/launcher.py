@@ -18,6 +18,7 @@ from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
 from harness.plan import Arm, Timeouts
 from harness.scenario import Scenario
+from harness.transcript import LeftFile
 
 DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] = {
     "chat": open_chat,
@@ -81,6 +82,7 @@ class EngineLauncher:
         *,
         stderr_file: BinaryIO,
         on_output: OutputCallback,
+        on_left: Callable[[tuple[LeftFile, ...]], None] = lambda files: None,
     ) -> Iterator[EngineSession]:
         """Start an engine in a directory of its own; leaving the block kills what still runs of it.
 
@@ -97,6 +99,7 @@ class EngineLauncher:
             guard=self._guard,
             log=StderrLog(stderr_file),
             on_output=on_output,
+            on_left=on_left,
         )
         with DRIVERS[opening.launch.driver](opening) as session:
             yield session

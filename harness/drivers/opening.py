@@ -1,7 +1,7 @@
 """Opens the session of one cell: the engine's process in a private model directory, and who speaks to it."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
 from harness.drivers.chat_session import ChatSession
 from harness.drivers.guard import ProcessGuard
+from harness.drivers.left_files import list_left_files, read_files
 from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
 from harness.drivers.slots_session import SlotsSession
@@ -17,6 +18,7 @@ from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
 from harness.plan import Timeouts
+from harness.transcript import LeftFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Opening:
         guard: ends the engine should the harness be killed.
         log: takes what the engine writes to stderr.
         on_output: hears of each piece of an answer.
+        on_left: hears of the files that the engine left in its directory, once it has ended.
     """
 
     launch: Launch
@@ -44,6 +47,7 @@ class Opening:
     guard: ProcessGuard
     log: StderrLog
     on_output: OutputCallback
+    on_left: Callable[[tuple[LeftFile, ...]], None]
 
 
 @contextlib.contextmanager
@@ -73,6 +77,7 @@ def start_process(opening: Opening) -> Iterator[EngineProcess]:
     with private_model_directory(opening.model_dir) as private:
         if opening.grammar is not None:
             _write_grammar(opening.grammar, opening.launch, private)
+        before = read_files(private)
         process = EngineProcess.start(
             opening.launch,
             inherited=opening.inherited,
@@ -84,6 +89,7 @@ def start_process(opening: Opening) -> Iterator[EngineProcess]:
             yield process
         finally:
             process.kill()
+            opening.on_left(list_left_files(before, read_files(private)))
 
 
 def _write_grammar(grammar: Grammar, launch: Launch, private: Path) -> None:

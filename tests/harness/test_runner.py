@@ -11,9 +11,9 @@ from engine_bindings.binding import Launch, Pin
 from engine_bindings.errors import EngineDiedError, EngineStartError
 from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.plan import Arm, CellSpec, Plan, build_plan
-from harness.runner import Runner
+from harness.runner import MAX_LEFT_FILES, Runner
 from harness.scenario import Scenario, parse_scenario
-from harness.transcript import CellRecord, TurnRecord
+from harness.transcript import CellRecord, LeftFile, TurnRecord
 
 TEXT = """
 schema = 1
@@ -88,6 +88,7 @@ class FakeLauncher:
 
     def __init__(self, script: Script | None) -> None:
         self.asked: dict[str, list[object]] = {}
+        self.left: tuple[LeftFile, ...] = ()
         self._script = script
 
     def launch(self, arm: Arm, scenario: Scenario, extra: Iterable[Pin] = ()) -> Launch:
@@ -106,10 +107,14 @@ class FakeLauncher:
         *,
         stderr_file: BinaryIO,
         on_output: Callable[[int], None],
+        on_left: Callable[[tuple[LeftFile, ...]], None],
     ) -> Iterator[EngineSession]:
         if self._script is None:
             raise EngineStartError("cannot run it")
-        yield FakeSession(arm, self._script, self.asked.setdefault(arm.label, []))
+        try:
+            yield FakeSession(arm, self._script, self.asked.setdefault(arm.label, []))
+        finally:
+            on_left(self.left)
 
 
 class Sink:
@@ -215,6 +220,19 @@ def test_failure_keeps_the_turns_before_it_and_the_cells_after_it(plan: Plan) ->
     assert all(record.failure is None for record in others)
 
 
+@pytest.mark.parametrize(("number", "named", "notes"), [(64, 64, 0), (65, 64, 1)])
+def test_files_that_the_engine_left_are_recorded_up_to_a_limit(
+    plan: Plan, number: int, named: int, notes: int
+) -> None:
+    sink, launcher = Sink(), FakeLauncher(answer)
+    launcher.left = tuple(LeftFile(name=f"{n:03}", size_bytes=n) for n in range(number))
+
+    record = next(iter(Runner(plan, launcher, sink, observer=sink, wall_clock=lambda: "now").run_plan()))
+
+    assert MAX_LEFT_FILES == 64
+    assert (len(record.left_files), len(record.notes)) == (named, notes)
+
+
 def test_interruption_is_recorded_with_the_turns_so_far(plan: Plan) -> None:
     def script(arm: Arm, request: TurnRequest) -> bytes:
         if request.turn == 1:
@@ -251,6 +269,7 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
             *,
             stderr_file: BinaryIO,
             on_output: Callable[[int], None],
+            on_left: Callable[[tuple[LeftFile, ...]], None],  # noqa: ARG002
         ) -> Iterator[EngineSession]:
             if arm.label != "serve/3":
                 raise EngineStartError("cannot run it")
