@@ -19,8 +19,8 @@ PATHS: tuple[EnginePath, ...] = ("chat", "serve")
 class Pin:
     """One environment variable that the harness fixes, and why.
 
-    ``overridden``: the user gave the value. ``forbids`` are patterns of file names that an engine must not write
-    in its model directory while the variable has this value.
+    ``overridden``: the user gave the value. ``forbids`` are patterns of names of files that an engine must
+    not write in its model directory while the variable has this value.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Capabilities:
         depths: the only draft depths it can be run at; None: without drafts, and any up to ``max_depth``.
         entries: in which forms each path takes a turn; exact prompts where nothing is said.
         slots_path: the path on which it answers several requests at once, None when there is none.
+        context_paths: the paths on which a turn can name the context that it runs in, with drafts on.
         frames_are_tokens: the paths on which one frame of output is exactly one token.
         reports_forwards: decode forwards per turn are reported on every path.
         reports_drafted: drafts proposed per turn are reported.
@@ -63,6 +64,7 @@ class Capabilities:
     depths: tuple[int, ...] | None = None
     entries: Mapping[EnginePath, tuple[EntryKind, ...]] = field(default_factory=dict)
     slots_path: EnginePath | None = None
+    context_paths: frozenset[EnginePath] = frozenset()
     grammar: GrammarSupport = "none"
     counters_repeat: bool = False
     context_tokens: int | None = None
@@ -87,7 +89,8 @@ class ArmSettings:
         top_p: likewise.
         grammar: the kind of the scenario's grammar, for a path that reads it at the start; None without one.
         grammar_binds: the engine must enforce it.
-        slots: contexts that the engine holds at once; more than one only without speculation.
+        slots: contexts that the engine holds. More than one with speculation only on a path that takes one
+            turn at a time.
     """
 
     path: EnginePath

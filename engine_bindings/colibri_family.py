@@ -31,7 +31,10 @@ def _arm_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     batch = "1" if settings.path == "serve" else "0"
     slots = "more than one slot turns speculation off in serve mode"
     if settings.slots > 1:
-        slots = "requests that run at once need a slot each"
+        served = settings.path == "serve"
+        slots = (
+            "requests that run at once need a slot each" if served else "the scenario names so many contexts"
+        )
     return (
         Pin(name="KV_SLOTS", value=str(settings.slots), reason=slots),
         Pin(name="SERVE", value="1", reason="stay alive and take turns on stdin"),

@@ -24,6 +24,7 @@ CAPABILITIES = Capabilities(
     reports_cached_tokens=True,
     entries={"chat": ("line", "prompt")},
     slots_path="serve",
+    context_paths=frozenset({"chat"}),
     grammar="constraint",
     counters_repeat=True,
     context_tokens=4096,

@@ -122,6 +122,7 @@ class _Tally:
             pair.a,
             pair.b,
             prefix_uncertain=pair.prefix_uncertain,
+            prefix_moved=pair.prefix_moved,
             answers_only=pair.answers_only,
             counters=counters,
         )

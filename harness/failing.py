@@ -89,6 +89,7 @@ def _first_difference(plan: Plan, contrast: Contrast, pairs: Iterable[TurnPair])
             pair.a,
             pair.b,
             prefix_uncertain=pair.prefix_uncertain,
+            prefix_moved=pair.prefix_moved,
             answers_only=pair.answers_only,
             counters=plan.compares_counters(contrast, pair.cell_a.scenario),
         )

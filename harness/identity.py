@@ -58,6 +58,7 @@ def compare_turns(
     b: TurnRecord,
     *,
     prefix_uncertain: bool = False,
+    prefix_moved: bool = False,
     answers_only: bool = False,
     counters: bool = False,
 ) -> TurnComparison:
@@ -72,6 +73,7 @@ def compare_turns(
         a: one turn.
         b: the turn that must be the same.
         prefix_uncertain: the turn before was cut at a stop string on at least one side.
+        prefix_moved: the sides run in different contexts, so only the prefix is not compared.
         answers_only: the prompts are not the same ones, so their counts are not compared.
         counters: both sides must also draft and verify alike: their depth is the same, and the engine's
             counts depend on nothing but the prompt.
@@ -83,7 +85,7 @@ def compare_turns(
         found.append(difference)
     if a.finish != b.finish and not beginning:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
-    counts = _counts(a, b, prefix_uncertain=prefix_uncertain, answers_only=answers_only)
+    counts = _counts(a, b, prefix_uncertain=prefix_uncertain or prefix_moved, answers_only=answers_only)
     if counters and not prefix_uncertain and "stop-string" not in (a.finish, b.finish) and not beginning:
         counts += _draft_counts(a, b)
     if a.finish == b.finish == "refused":

@@ -14,8 +14,8 @@ Records = Mapping[CellSpec, CellRecord]
 def find_left_state(plan: Plan, latest: Records) -> tuple[Finding, ...]:
     """Return a finding for each arm that saved or resumed what a pin of its engine forbids.
 
-    Every engine has a directory of its own, so a forbidden file harms no other cell of the run. Whoever starts
-    two arms on one directory has the second one begin with the state of the first.
+    Every engine has a directory of its own, so a forbidden file harms no other cell of the run. Whoever
+    starts two arms on one directory has the second one begin with the state of the first.
     """
     found: dict[tuple[object, ...], Finding] = {}
     for spec, record in latest.items():
@@ -46,7 +46,8 @@ def _list_faults(record: CellRecord) -> Iterator[tuple[str, str]]:
         if pin is not None:
             yield (
                 "a file was left that a setting forbids",
-                f"left {file.name} of {file.size_bytes:,} bytes in its model directory, with {pin.name}={pin.value}",
+                f"left {file.name} of {file.size_bytes:,} bytes in its model directory, "
+                f"with {pin.name}={pin.value}",
             )
     forbidding = [pin for pin in record.pins if pin.forbids]
     if record.kv_resumed_tokens and forbidding:

@@ -1,4 +1,4 @@
-"""What engines say of the probability of their tokens: which turn is asked for it, and when it cannot be right.
+"""What engines say of the probability of their tokens: who is asked for it, and when it cannot be right.
 
 Asking costs an engine work for each token, so the cells whose speed is measured never ask. One turn is asked
 again, short, on each path that reports logprobs, without drafts and with them.
@@ -145,7 +145,7 @@ def _count_accepted(turn: TurnRecord) -> int | None:
 
 
 def _can_be_asked_alone(turn: TurnRecord) -> bool:
-    """Say whether a turn is an exact prompt, or messages without an answer among them, and ended by itself."""
+    """Say whether a turn is an exact prompt, or messages without an answer among them, and was not cut."""
     alone = turn.entry == "prompt" or (turn.entry == "messages" and turn.turn == 0)
     return alone and bool(turn.emitted_tokens) and turn.finish in ("stop", "length", "stop-string")
 
@@ -186,8 +186,8 @@ def _contradicts_margins(answer: _Answer) -> str:
     if len(zeros) < MIN_ZEROS:
         return ""
     return (
-        f"logprobs: {len(zeros)} of {len(bounds)} tokens have exactly 0, and the gap to the second best logit "
-        f"allows at most {min(zeros):.3f}"
+        f"logprobs: {len(zeros)} of {len(bounds)} tokens have exactly 0, and the gap to the second best "
+        f"logit allows at most {min(zeros):.3f}"
     )
 
 
@@ -263,7 +263,9 @@ def _check_arm(plan: Plan, arm: Arm, latest: Records, wrong: Finding | None) -> 
         evidence = f"{len(pairs)} tokens at depth 0 and {arm.depth}, at most {apart:.2g} apart"
         return LogprobCheck(arm=arm, state="agree", evidence=evidence)
     if not asked:
-        return LogprobCheck(arm=arm, state="not reported", evidence="no turn with drafts could be asked for them")
+        return LogprobCheck(
+            arm=arm, state="not reported", evidence="no turn with drafts could be asked for them"
+        )
     if any(record is None or record.failure is not None for record in asked):
         return LogprobCheck(arm=arm, state="not checked", evidence="the cells that ask for them did not run")
     return LogprobCheck(arm=arm, state="not reported", evidence="the engine was asked and gave none")

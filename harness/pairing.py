@@ -21,8 +21,9 @@ class TurnPair:
 
     ``prefix_uncertain`` is true when the turn before was cut at a stop string on a side, as what the engine
     then holds in its cache depends on when it heard of the stop; and between two kinds of engine.
-    ``answers_only`` is true where the prompts of the two differ, so that only what was answered must be the
-    same.
+    ``prefix_moved``: a side runs in another context, where something else ran before, so only the prefix
+    differs by design. ``answers_only`` is true where the prompts of the two differ, so that only what was
+    answered must be the same.
     """
 
     cell_a: CellSpec
@@ -31,6 +32,7 @@ class TurnPair:
     b: TurnRecord
     prefix_uncertain: bool
     answers_only: bool = False
+    prefix_moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,9 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
                     MissingPairs(contrast=contrast.name, cell=cell_a, reason="other tokens", pairs=lost)
                 )
         else:
+            moved = _list_moved(plan, cell_a, cell_b)
             across = plan.crosses_engines(contrast)
-            pairs += _pair_turns(latest[cell_a], latest[cell_b], across=across)
+            pairs += _pair_turns(latest[cell_a], latest[cell_b], moved, across=across)
     return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
 
 
@@ -136,14 +139,34 @@ def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
     return "turns missing" if len(record.turns) != turns else None
 
 
-def _pair_turns(a: CellRecord, b: CellRecord, *, across: bool) -> Iterator[TurnPair]:
+def _list_moved(plan: Plan, a: CellSpec, b: CellSpec) -> frozenset[str]:
+    """Return the conversations that begin in another context on one side, behind other ones.
+
+    The very first begins in an empty one on both sides.
+    """
+    scenario = plan.scenario(a.scenario)
+    named = {spec.arm.path in plan.context_paths and spec.arm.slots == 1 for spec in (a, b)}
+    if scenario.contexts == 1 or len(named) == 1:
+        return frozenset()
+    return frozenset(conversation.id for conversation in scenario.conversations[1:])
+
+
+def _pair_turns(
+    a: CellRecord, b: CellRecord, moved_conversations: frozenset[str], *, across: bool
+) -> Iterator[TurnPair]:
     uncertain = False
     for left, right in zip(a.turns, b.turns, strict=True):
         # What ran before in a context is not the same with another number of contexts.
         moved = a.spec.arm.slots != b.spec.arm.slots
         # Nor need two kinds of engine keep the same of it.
-        doubt = uncertain or moved or across
-        yield TurnPair(cell_a=a.spec, cell_b=b.spec, a=left, b=right, prefix_uncertain=doubt)
+        yield TurnPair(
+            cell_a=a.spec,
+            cell_b=b.spec,
+            a=left,
+            b=right,
+            prefix_uncertain=uncertain or moved or across,
+            prefix_moved=left.turn == 0 and left.conversation in moved_conversations,
+        )
         finishes = (left.finish, right.finish)
         # A cancel is another command on each path, and what it leaves in the cache may be another thing.
         crossed = a.spec.arm.path != b.spec.arm.path

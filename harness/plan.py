@@ -65,8 +65,9 @@ class Arm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeMark:
-    """What makes a cell a probe: it answers one turn again, because a difference was seen there, or to ask for
-    more than a cell whose speed is measured may ask for (``logprobs``).
+    """What makes a cell a probe: it answers one turn again.
+
+    A difference was seen there, or it asks for more than a cell may whose speed is measured (``logprobs``).
 
     ``offset_bytes`` is where the answer is cut for a ``score`` probe.
     """
@@ -191,6 +192,7 @@ class Plan:
         context_tokens: size of the context, None when it is not known.
         builds: the engines that are held against each other, the baseline first; empty for one engine alone.
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
+        context_paths: those on which a turn runs in the context that its conversation names.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
     """
@@ -213,6 +215,7 @@ class Plan:
     builds: tuple[Build, ...] = ()
     entries: tuple[PathEntries, ...] = ()
     token_paths: tuple[EnginePath, ...] = ()
+    context_paths: tuple[EnginePath, ...] = ()
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
@@ -317,6 +320,7 @@ def build_plan(
         logprob_paths=tuple(path for path in able.paths if path in able.reports_logprobs),
         entries=tuple(PathEntries(path=path, kinds=able.entries_of(path)) for path in able.paths),
         token_paths=tuple(path for path in able.paths if path in able.frames_are_tokens),
+        context_paths=tuple(path for path in able.paths if path in able.context_paths),
         left_out=left_out,
     )
 

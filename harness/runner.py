@@ -239,7 +239,7 @@ class Runner:
             requests = [
                 replace(
                     self._build_request(cell.spec.arm, scenario, conversations[i], records[i]),
-                    slot=i,
+                    slot=self._choose_slot(cell.spec.arm, conversations[i], i),
                     logprobs=cell.spec.probe is not None and cell.spec.probe.kind == "logprobs",
                 )
                 for i in asked
@@ -271,6 +271,12 @@ class Runner:
             cancel_after_tokens=turn.cancel_after_tokens,
             may_refuse=turn.refusal != "never",
         )
+
+    def _choose_slot(self, arm: Arm, conversation: Conversation, position: int) -> int:
+        """Return the context of a conversation: its own where several run at once, else the one it names."""
+        if arm.slots > 1:
+            return position
+        return conversation.slot if arm.path in self._plan.context_paths else 0
 
     def _build_record(self, cell: _Cell) -> CellRecord:
         launch = self._launcher.launch(cell.spec.arm, cell.scenario, cell.extra)

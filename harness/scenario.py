@@ -75,12 +75,17 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """Turns that build on each other; ``category`` is the ``class`` of the file, for example ``code``."""
+    """Turns that build on each other.
+
+    ``category`` is the ``class`` of the file, for example ``code``. ``slot`` is the context that they run in,
+    where a path can choose it.
+    """
 
     id: str
     category: str
     system: str | None
     turns: tuple[Turn, ...]
+    slot: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +109,11 @@ class Scenario:
     grammar: Grammar | None = None
     context_tokens: int | None = None
     slots: int = 1
+
+    @property
+    def contexts(self) -> int:
+        """How many contexts the conversations name, from 0 to the highest."""
+        return 1 + max(conversation.slot for conversation in self.conversations)
 
     @property
     def cap_tokens(self) -> int:
@@ -145,6 +155,7 @@ def _build_scenario(file: ScenarioFile) -> Scenario:
             category=conversation.category,
             system=conversation.system,
             turns=tuple(_build_turn(turn, file.defaults.max_tokens) for turn in conversation.turn),
+            slot=conversation.slot,
         )
         for conversation in file.conversation
     )

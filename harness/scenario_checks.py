@@ -122,6 +122,8 @@ def _check_expectation(turn: TurnFile, place: Location) -> Iterator[Problem]:
 def _check_line_conversation(conversation: ConversationFile, place: Location) -> Iterator[Problem]:
     if conversation.system is not None:
         yield _problem((*place, "system"), 'a typed line carries no system message (entry = "line")')
+    if conversation.slot:
+        yield _problem((*place, "slot"), 'a typed line always runs in slot 0 (entry = "line")')
     last = len(conversation.turn) - 1
     for j, turn in enumerate(conversation.turn):
         at = (*place, "turn", j)

@@ -79,6 +79,7 @@ class ConversationFile(_Table):
     id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     category: Annotated[str, Field(alias="class", min_length=1)] = "general"
     system: str | None = None
+    slot: Annotated[int, Field(ge=0, lt=MAX_SLOTS)] = 0
     turn: Annotated[list[TurnFile], Field(min_length=1)]
 
 
@@ -238,6 +239,7 @@ _REPHRASED = {
     "greater_than_equal": "must be at least {ge}",
     "greater_than": "must be more than {gt}",
     "less_than_equal": "must be at most {le}",
+    "less_than": "must be less than {lt}",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "string_type": "must be text in quotes",

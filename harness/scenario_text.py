@@ -75,6 +75,8 @@ def _conversation_lines(conversation: Conversation) -> Iterator[str]:
     yield f"class = {quote_text(conversation.category)}"
     if conversation.system is not None:
         yield f"system = {quote_text(conversation.system)}"
+    if conversation.slot:
+        yield f"slot = {conversation.slot}"
 
 
 def _turn_lines(turn: Turn) -> Iterator[str]:

@@ -59,6 +59,7 @@ class ChatSession(StdioSession):
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
+            slot=request.slot or None,
         )
 
     def _take(

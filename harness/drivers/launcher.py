@@ -12,13 +12,13 @@ from typing import BinaryIO, Self
 from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
 from harness.drivers.base import EngineSession
 from harness.drivers.guard import ProcessGuard
+from harness.drivers.left_files import LeftCallback, ignore_left
 from harness.drivers.opening import Opening, open_chat, open_serve
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
 from harness.plan import Arm, Timeouts
 from harness.scenario import Scenario
-from harness.transcript import LeftFile
 
 DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] = {
     "chat": open_chat,
@@ -68,10 +68,15 @@ class EngineLauncher:
             top_p=scenario.top_p,
             grammar=grammar.kind if grammar else None,
             grammar_binds=grammar is not None and grammar.binds,
-            slots=arm.slots,
+            slots=self._count_contexts(arm, scenario),
         )
         launch = self.binding.launch(settings, self.overrides)
         return replace(launch, pins=(*launch.pins, *extra))
+
+    def _count_contexts(self, arm: Arm, scenario: Scenario) -> int:
+        """Return how many contexts an engine needs: one for each request at once, or those turns name."""
+        named = arm.slots == 1 and arm.path in self.binding.capabilities.context_paths
+        return scenario.contexts if named else arm.slots
 
     @contextlib.contextmanager
     def open(
@@ -82,7 +87,7 @@ class EngineLauncher:
         *,
         stderr_file: BinaryIO,
         on_output: OutputCallback,
-        on_left: Callable[[tuple[LeftFile, ...]], None] = lambda files: None,
+        on_left: LeftCallback = ignore_left,
     ) -> Iterator[EngineSession]:
         """Start an engine in a directory of its own; leaving the block kills what still runs of it.
 

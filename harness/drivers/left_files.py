@@ -2,13 +2,18 @@
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from harness.transcript import LeftFile
 
 Files = Mapping[str, tuple[int, int, int]]
-"""Of each file below a directory, by its name relative to it: inode, size in bytes, and time of change in ns."""
+"""Inode, size in bytes and time of change in ns of each file below a directory, by its name in it."""
+LeftCallback = Callable[[tuple[LeftFile, ...]], None]
+
+
+def ignore_left(files: tuple[LeftFile, ...]) -> None:
+    """Do nothing about the files that an engine left."""
 
 
 def read_files(directory: Path) -> Files:

@@ -1,7 +1,7 @@
 """Opens the session of one cell: the engine's process in a private model directory, and who speaks to it."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from engine_bindings.model_directory import private_model_directory
 from harness.drivers.base import EngineSession
 from harness.drivers.chat_session import ChatSession
 from harness.drivers.guard import ProcessGuard
-from harness.drivers.left_files import list_left_files, read_files
+from harness.drivers.left_files import LeftCallback, list_left_files, read_files
 from harness.drivers.process import EngineProcess
 from harness.drivers.serve_session import ServeSession
 from harness.drivers.slots_session import SlotsSession
@@ -18,7 +18,6 @@ from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
 from harness.plan import Timeouts
-from harness.transcript import LeftFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Opening:
     guard: ProcessGuard
     log: StderrLog
     on_output: OutputCallback
-    on_left: Callable[[tuple[LeftFile, ...]], None]
+    on_left: LeftCallback
 
 
 @contextlib.contextmanager

@@ -118,20 +118,23 @@ class ServeSession(StdioSession):
                     self._prompt_tokens = event.prompt_tokens
                 case TurnProfile():
                     self._forwards = event.profile.forwards
-                case Refused(code=code) if code == NOT_FOUND:
-                    pass  # a STOP or CANCEL that crossed with the end of its turn
-                case Refused(code=code) if code == CANCELLED and self._asked_to_end:
-                    ending = self._cut_turn(at_ns, "cancelled")
-                case Refused(code=code) if code == CONTEXT_EXCEEDED and request.may_refuse:
-                    ending = self._cut_turn(at_ns, "refused")
                 case Refused():
-                    raise build_refusal(event, request.place)
+                    ending = self._take_refusal(at_ns, event, request) or ending
                 case Done():
                     ending = self._end_turn(at_ns, event)
                 case _:
                     pass
         answer.add_tokens(at_ns, tokens)
         return ending
+
+    def _take_refusal(self, at_ns: int, event: Refused, request: TurnRequest) -> Ending | None:
+        if event.code == NOT_FOUND:
+            return None  # a STOP or CANCEL that crossed with the end of its turn
+        if event.code == CANCELLED and self._asked_to_end:
+            return self._cut_turn(at_ns, "cancelled")
+        if event.code == CONTEXT_EXCEEDED and request.may_refuse:
+            return self._cut_turn(at_ns, "refused")
+        raise build_refusal(event, request.place)
 
     def _end_turn(self, at_ns: int, done: Done) -> Ending:
         return Ending(
@@ -164,7 +167,9 @@ def _read_logprob(note: Note, place: str) -> float:
     except ValueError as error:
         raise EngineGarbageError(f"{place}: a TOKEN line that cannot be read: {error}") from error
     if not math.isfinite(logprob):
-        raise EngineGarbageError(f"{place}: logprob {logprob} for a token that was chosen: {note.line[:80]!r}")
+        raise EngineGarbageError(
+            f"{place}: logprob {logprob} for a token that was chosen: {note.line[:80]!r}"
+        )
     return logprob
 
 

@@ -140,6 +140,12 @@ def test_after_a_stop_string_the_prefix_is_not_compared():
     assert len(compare_turns(make_turn(), changed).differences) == 2
 
 
+def test_in_another_context_the_prefix_alone_is_not_compared():
+    changed = make_turn(cached_tokens=2, prefill_tokens=8, forwards=5)
+    comparison = compare_turns(make_turn(), changed, prefix_moved=True, counters=True)
+    assert [difference.field for difference in comparison.differences] == ["forwards"]
+
+
 @pytest.mark.parametrize(
     ("data", "shown"),
     [

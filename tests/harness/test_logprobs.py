@@ -41,9 +41,7 @@ def answer(records: tuple[CellRecord, ...], spec: CellSpec, **changes: object) -
     )
 
 
-def run_asked(
-    plain: dict[str, object], drafted: dict[str, object]
-) -> tuple[Plan, tuple[CellRecord, ...]]:
+def run_asked(plain: dict[str, object], drafted: dict[str, object]) -> tuple[Plan, tuple[CellRecord, ...]]:
     """Return a healthy run whose engine was asked for logprobs too."""
     plan = plan_of()
     records = run_healthy(plan)

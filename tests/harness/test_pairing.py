@@ -134,3 +134,17 @@ def test_the_prefix_after_a_cancel_is_compared_on_one_path_only():
     }
     assert uncertain["path on"] == {True}
     assert uncertain["speculation serve"] == uncertain[f"self {SERVE_ON.label}"] == {False}
+
+
+def test_a_conversation_in_a_context_of_its_own_begins_with_another_prefix_on_the_other_path():
+    first, second = make_scenario().conversations
+    scenario = make_scenario(conversations=(first, replace(second, slot=1)))
+    plan = replace(build_plan([scenario], repetitions=2), context_paths=("chat",))
+    moved = {
+        c.contrast.name: [(p.a.conversation, p.a.turn) for p in c.pairs if p.prefix_moved]
+        for c in pair_cells(plan, run_healthy(plan)).contrasts
+    }
+    assert moved["path on"] == [("code-1", 0)] * 2
+    assert moved["self chat/3"] == moved["speculation chat"] == moved["speculation serve"] == []
+    unnamed = replace(plan, context_paths=())
+    assert not any(p.prefix_moved for c in pair_cells(unnamed, run_healthy(plan)).contrasts for p in c.pairs)

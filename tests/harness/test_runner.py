@@ -3,6 +3,7 @@
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import BinaryIO
 
 import pytest
@@ -269,7 +270,7 @@ def test_engine_that_one_arm_could_start_is_tried_to_the_end(plan: Plan) -> None
             *,
             stderr_file: BinaryIO,
             on_output: Callable[[int], None],
-            on_left: Callable[[tuple[LeftFile, ...]], None],  # noqa: ARG002
+            on_left: Callable[[tuple[LeftFile, ...]], None],
         ) -> Iterator[EngineSession]:
             if arm.label != "serve/3":
                 raise EngineStartError("cannot run it")
@@ -298,3 +299,12 @@ def test_conversations_of_a_slotted_arm_run_side_by_side_and_are_recorded_in_the
     ]
     record = next(r for r in sink.records if r.spec.arm.slots == 2)
     assert [(turn.conversation, turn.turn) for turn in record.turns] == [("a", 0), ("a", 1), ("b", 0)]
+
+
+def test_a_conversation_runs_in_the_context_that_it_names_where_a_path_can_choose_it() -> None:
+    text = TEXT.replace('entry = "line"', "").replace('id = "b"', 'id = "b"\nslot = 1')
+    plan = build_plan([parse_scenario(text, "s.toml", lambda name: "")], repetitions=1)
+    _, launcher = run(replace(plan, context_paths=("chat",)), answer)
+
+    assert [request.slot for request in requests(launcher, "chat/3")] == [0, 0, 1]
+    assert [request.slot for request in requests(launcher, "serve/3")] == [0, 0, 0]

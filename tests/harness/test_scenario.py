@@ -105,7 +105,7 @@ def test_a_whole_file_is_read_with_defaults_and_files_filled_in():
         ("tool_file", "tool_fil", 21, "did you mean 'tool_file'"),
         ("[defaults]", "[default]", 6, "did you mean 'defaults'"),
         ('class = "copy"', "temperature = 1", 11, "'temperature' belongs in [defaults]"),
-        ('id = "raw"', 'colour = "red"', 26, "the keys here are id, class, system, turn"),
+        ('id = "raw"', 'colour = "red"', 26, "the keys here are id, class, system, slot, turn"),
         ("schema = 1", "schema = 2", 1, "must be 1"),
         ('name = "quick"', "", 1, "name is missing"),
         ("max_tokens = 24", 'max_tokens = "24"', 7, "must be a whole number"),

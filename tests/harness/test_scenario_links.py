@@ -66,6 +66,8 @@ def test_appended_text_goes_on_from_the_turn_that_it_names():
         ("after = 1", "draws = 5", 14, "every draw is the same"),
         ("after = 1", "draws = 5", 14, "the text does not hold {draw}"),
         ("[defaults]", "slots = 0\n[defaults]", 3, "must be at least 1"),
+        ('id = "c"', 'id = "c"\nslot = 16', 7, "must be less than 16"),
+        ("[defaults]", "slot = 1\n[defaults]", 3, "'slot' belongs in"),
         ("[[conversation]]", "context_tokens = 4\n[[conversation]]", 5, "'context_tokens' belongs in"),
     ],
 )
@@ -98,3 +100,16 @@ def test_turns_that_run_at_once_end_by_themselves():
     assert parse(text).slots == 2
     with pytest.raises(ScenarioError, match=r"s.toml:15: .*end by themselves or at their cap"):
         parse(text.replace("after = 1", 'stop = ["x"]'))
+
+
+def test_the_contexts_of_a_scenario_are_those_that_its_conversations_name():
+    assert parse(TEXT).contexts == 1
+    scenario = parse(TEXT.replace('id = "c"', 'id = "c"\nslot = 2'))
+    assert (scenario.contexts, scenario.conversations[0].slot) == (3, 2)
+
+
+def test_a_typed_line_names_no_context():
+    text = 'schema = 1\nname = "t"\nentry = "line"\n[defaults]\nmax_tokens = 9\n[[conversation]]\nid = "c"\n'
+    text += 'slot = 1\n[[conversation.turn]]\nuser = "a"\n'
+    with pytest.raises(ScenarioError, match=r"s.toml:8: .*a typed line always runs in slot 0"):
+        parse(text)

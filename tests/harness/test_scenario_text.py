@@ -51,6 +51,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         category=draw(TEXTS),
         system=draw(st.none() | TEXTS) if first.kind == "user" else None,
         turns=(first, second),
+        slot=draw(st.integers(0, 15)),
     )
     return Scenario(
         name="drawn",

@@ -41,7 +41,8 @@ def test_equal_arms_pass(
         "verdict.json",
     ]
     assert (tmp_path / "run/scenarios/two-turns/scenario.toml").read_text() == SCENARIO
-    assert len(list((tmp_path / "run/stderr").iterdir())) == 8
+    # Eight cells, and two that ask for logprobs.
+    assert len(list((tmp_path / "run/stderr").iterdir())) == 10
     assert "[API] KV slot 0" in (tmp_path / "run/stderr/chat-3.two-turns.1.txt").read_text()
 
 
@@ -329,7 +330,8 @@ def test_cut_last_line_is_left_out_with_a_note(
 ) -> None:
     main(compare_arguments("healthy"))
     cells = tmp_path / "run/cells.jsonl"
-    cells.write_bytes(cells.read_bytes()[:-20])
+    planned = cells.read_bytes().splitlines(keepends=True)[:8]
+    cells.write_bytes(b"".join(planned)[:-20])
     capsys.readouterr()
 
     assert main(["analyze", str(tmp_path / "run")]) == 3

@@ -46,6 +46,9 @@ def is_serve() -> bool:
 def read_request() -> tuple[bytes, bytes] | None:
     """Return the id and the prompt of the next request, or None at the end of input."""
     while header := sys.stdin.buffer.readline():
+        if header.startswith(b"OPTIONS"):
+            say(b"ERROR 0 BAD_REQUEST\n")  # it has no extension
+            continue
         word, *fields = header.split()
         if word == b"SUBMIT":
             payload = sys.stdin.buffer.read(int(fields[2]) + 1)[:-1]

@@ -22,7 +22,7 @@ from harness.drivers.base import EngineSession, TurnRequest
 from harness.drivers.launcher import EngineLauncher
 from harness.plan import Arm, Timeouts
 from harness.scenario import Conversation, Scenario, Turn
-from harness.transcript import TurnRecord
+from harness.transcript import LeftFile, TurnRecord
 from tests.harness.drivers.fake_engine import write_fake
 
 BOTH = pytest.mark.parametrize("path", ["chat", "serve"])
@@ -54,6 +54,7 @@ class Bench:
 
     def __init__(self, tmp_path: Path, model_dir: Path) -> None:
         self.stderr = io.BytesIO()
+        self.left: list[tuple[LeftFile, ...]] = []
         self._tmp_path = tmp_path
         self._model_dir = model_dir
 
@@ -77,7 +78,11 @@ class Bench:
         with (
             launcher,
             launcher.open(
-                Arm(path=path, depth=3), SCENARIO, stderr_file=self.stderr, on_output=lambda tokens: None
+                Arm(path=path, depth=3),
+                SCENARIO,
+                stderr_file=self.stderr,
+                on_output=lambda tokens: None,
+                on_left=self.left.append,
             ) as session,
         ):
             yield session
@@ -211,6 +216,7 @@ def test_engine_gets_a_private_directory_without_saved_state(bench: Bench, model
     assert private != model_dir
     assert not private.exists()
     assert (model_dir / ".coli_kv").read_text() == "saved"
+    assert bench.left == [(LeftFile(name=".coli_usage", size_bytes=5),)]
 
 
 def test_settings_of_the_shell_do_not_reach_the_engine(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,7 @@ def request(
     cancel_after_tokens: int | None = None,
     may_refuse: bool = False,
     logprobs: bool = False,
+    slot: int = 0,
 ) -> TurnRequest:
     return TurnRequest(
         conversation="c",
@@ -57,6 +58,7 @@ def request(
         cancel_after_tokens=cancel_after_tokens,
         may_refuse=may_refuse,
         logprobs=logprobs,
+        slot=slot,
     )
 
 
@@ -97,6 +99,17 @@ def test_chat_turn_is_recorded_with_its_counts_and_times() -> None:
     assert (record.forwards, record.drafted_tokens, record.accepted_tokens) == (3, 9, 6)
     assert (record.sent_ns, record.accepted_ns, record.done_ns) == (0, None, 250)
     assert record.token_lengths is None
+
+
+def test_chat_turn_names_its_context_unless_it_is_the_first() -> None:
+    turn = Out(data=b"x" + END + b"STAT 1 50.00 0.0 0.01 38 1\n")
+    session, transport = chat(CHAT_READY, turn, turn)
+
+    session.start()
+    for slot in (0, 2):
+        session.run_turn(request(slot=slot))
+
+    assert transport.sent == b"\x02PROMPT 5 16 0 1\nHello\n\x02PROMPT 5 16 0 1 2\nHello\n"
 
 
 def test_serve_turn_is_recorded_token_by_token() -> None:
