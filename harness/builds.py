@@ -40,6 +40,8 @@ def join_builds(builds: Sequence[Build], plans: Sequence[Plan]) -> Plan:
         builds=tuple(builds),
         entries=tuple(entry for plan in owned for entry in plan.entries),
         token_paths=tuple(dict.fromkeys(path for plan in owned for path in plan.token_paths)),
+        logprob_paths=tuple(dict.fromkeys(path for plan in owned for path in plan.logprob_paths)),
+        context_paths=tuple(dict.fromkeys(path for plan in owned for path in plan.context_paths)),
         counters_repeat=all(plan.counters_repeat for plan in owned),
         max_depth=min(plan.max_depth for plan in owned),
         context_tokens=_common_context(owned),

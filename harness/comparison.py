@@ -269,7 +269,7 @@ def _collect_notes(
     facts: Sequence[FactRow],
 ) -> list[str]:
     return [
-        *_note_retries(records, latest),
+        *_note_retries(records),
         *_note_engagement(engagements),
         *_note_prefill(prefill, plan),
         *_note_facts(facts),
@@ -289,18 +289,19 @@ def _collect_notes(
     ]
 
 
-def _note_retries(records: Sequence[CellRecord], latest: Mapping[CellSpec, CellRecord]) -> list[str]:
+def _note_retries(records: Sequence[CellRecord]) -> list[str]:
+    latest = select_latest(records)
     return [
         f"cell {record.spec.key!r}: attempt {record.attempt} failed ({record.failure.code}) and was repeated"
         for record in records
-        if record.failure is not None and latest.get(record.spec) not in (None, record)
+        if record.failure is not None and latest[record.spec] != record
     ]
 
 
 def _note_probes(records: Sequence[CellRecord]) -> list[str]:
     return [
         f"probe {record.spec.key!r} failed ({record.failure.code}): what it was to show is not known"
-        for record in records
+        for record in select_latest(records).values()
         if record.spec.probe is not None and record.failure is not None
     ]
 

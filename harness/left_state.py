@@ -19,6 +19,8 @@ def find_left_state(plan: Plan, latest: Records) -> tuple[Finding, ...]:
     """
     found: dict[tuple[object, ...], Finding] = {}
     for spec, record in latest.items():
+        if plan.is_baseline(spec.arm):
+            continue
         for rule, reason in _list_faults(record):
             finding = _build_finding(plan, spec, record, rule, reason)
             found.setdefault((spec.arm, rule), finding)

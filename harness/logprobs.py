@@ -73,11 +73,14 @@ class _Answer:
 
 
 def list_logprob_arms(plan: Plan) -> tuple[Arm, ...]:
-    """Return the drafting arms whose path reports logprobs and has an arm without drafts too."""
+    """Return the drafting arms under test whose path reports logprobs and has an arm without drafts too."""
     return tuple(
         arm
         for arm in plan.arms
-        if arm.depth and arm.path in plan.logprob_paths and replace(arm, depth=0) in plan.arms
+        if arm.depth
+        and arm.path in plan.logprob_paths
+        and not plan.is_baseline(arm)
+        and replace(arm, depth=0) in plan.arms
     )
 
 
@@ -101,13 +104,13 @@ def choose_logprob_turns(plan: Plan, latest: Records) -> tuple[LogprobTurn, ...]
 
 def check_logprobs(plan: Plan, latest: Records) -> tuple[LogprobCheck, ...]:
     """Return one check for each arm of ``list_logprob_arms``."""
-    wrong = {finding.arms[-1]: finding for finding in reversed(find_logprob_faults(latest))}
+    wrong = {finding.arms[-1]: finding for finding in reversed(find_logprob_faults(plan, latest))}
     return tuple(_check_arm(plan, arm, latest, wrong.get(arm)) for arm in list_logprob_arms(plan))
 
 
-def find_logprob_faults(latest: Records) -> tuple[Finding, ...]:
+def find_logprob_faults(plan: Plan, latest: Records) -> tuple[Finding, ...]:
     """Return a finding for each arm and turn whose logprobs cannot be right, whatever cell they are from."""
-    answers = tuple(_list_answers(latest))
+    answers = tuple(a for a in _list_answers(latest) if not plan.is_baseline(a.spec.arm))
     undrafted = {_name_place(a): a for a in answers if not a.spec.arm.depth}
     found: dict[tuple[object, ...], Finding] = {}
     for answer in answers:

@@ -12,7 +12,7 @@ from harness.metrics import collect_token_lengths
 from harness.pairing import select_latest
 from harness.plan import Arm, CellSpec, Plan, ProbeKind
 from harness.scenario import Conversation, Scenario, Turn
-from harness.transcript import CellRecord
+from harness.transcript import INTERRUPTED_CODE, CellRecord
 
 # A probe answers this far past the difference: a draft block is at most MAX_DEPTH + 1 tokens, and the cap
 # must not change the shape of the block that holds the difference or of the one behind it.
@@ -84,7 +84,6 @@ def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Ite
     """Yield the cells that ask for logprobs, unless every cell of the plan is not there yet."""
     if any(spec not in latest for spec in plan.cells):
         return
-    settings = (plan.margin_pin,) if plan.margin_pin else ()
     for asked in choose_logprob_turns(plan, latest):
         scenario = plan.scenario(asked.scenario)
         conversation = next(c for c in scenario.conversations if c.id == asked.conversation)
@@ -95,8 +94,12 @@ def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Ite
             alone = _as_exact_prompt(conversation, turn, asked.prompt)
         scenario = replace(scenario, entry="prompt", conversations=(alone,))
         for spec in asked.specs:
-            if spec not in latest:
-                yield Probe(spec=spec, scenario=scenario, settings=settings)
+            record = latest.get(spec)
+            interrupted = (
+                record is not None and record.failure is not None and record.failure.code == INTERRUPTED_CODE
+            )
+            if record is None or interrupted:
+                yield Probe(spec=spec, scenario=scenario, settings=_margin_settings(plan, spec.arm))
 
 
 def _build_probes(

@@ -8,6 +8,7 @@ from typing import BinaryIO, Self
 from engine_bindings.binding import Launch, Pin
 from harness.drivers.base import EngineSession
 from harness.drivers.launcher import EngineLauncher
+from harness.drivers.left_files import LeftCallback, ignore_left
 from harness.plan import Arm
 from harness.scenario import Scenario
 
@@ -41,7 +42,10 @@ class BuildsLauncher:
         *,
         stderr_file: BinaryIO,
         on_output: Callable[[int], None],
+        on_left: LeftCallback = ignore_left,
     ) -> AbstractContextManager[EngineSession]:
         """Start the engine of an arm."""
         launcher = self._launchers[arm.build]
-        return launcher.open(arm, scenario, extra, stderr_file=stderr_file, on_output=on_output)
+        return launcher.open(
+            arm, scenario, extra, stderr_file=stderr_file, on_output=on_output, on_left=on_left
+        )

@@ -122,30 +122,30 @@ def test_what_rounding_or_a_slip_can_do_is_no_fault(drafted: tuple[float | None,
 
 def test_zeros_of_certain_tokens_are_no_fault() -> None:
     certain = tuple(-1e-6 for _ in PLAIN)
-    _, records = run_asked({"logprobs": certain}, {"logprobs": (0.0,) * TOKENS})
+    plan, records = run_asked({"logprobs": certain}, {"logprobs": (0.0,) * TOKENS})
 
-    assert find_logprob_faults(select_latest(records)) == ()
+    assert find_logprob_faults(plan, select_latest(records)) == ()
 
 
 def test_logprobs_further_apart_than_rounding_are_a_fault_up_to_the_first_other_token() -> None:
     off = (*PLAIN[:5], PLAIN[5] - 1.1 * MAX_APART, *PLAIN[6:])
-    _, records = run_asked({"logprobs": PLAIN}, {"logprobs": off})
-    (finding,) = find_logprob_faults(select_latest(records))
+    plan, records = run_asked({"logprobs": PLAIN}, {"logprobs": off})
+    (finding,) = find_logprob_faults(plan, select_latest(records))
     assert "token 5 has -0.060 in serve/0 and -0.610 in serve/3" in finding.reason
 
     text = records[-1].turns[0].text
     flipped = text[:20] + b"XXXX" + text[24:]
-    _, records = run_asked({"logprobs": PLAIN}, {"logprobs": off, "text": flipped})
-    assert find_logprob_faults(select_latest(records)) == ()
+    plan, records = run_asked({"logprobs": PLAIN}, {"logprobs": off, "text": flipped})
+    assert find_logprob_faults(plan, select_latest(records)) == ()
 
 
 @pytest.mark.parametrize(("gap", "faults"), [(3.0, 1), (8.0, 0)])
 def test_zeros_that_the_margins_do_not_allow_need_no_second_arm(gap: float, faults: int) -> None:
     margins = (Margin(best=1, second=2, gap=gap),) * TOKENS
     zeros = (0.0,) * TOKENS
-    _, records = run_asked({"logprobs": zeros, "margins": margins}, {})
+    plan, records = run_asked({"logprobs": zeros, "margins": margins}, {})
 
-    found = find_logprob_faults(select_latest(records))
+    found = find_logprob_faults(plan, select_latest(records))
 
     assert len(found) == faults
     assert all(finding.arms == (SERVE_OFF,) for finding in found)

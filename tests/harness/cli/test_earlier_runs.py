@@ -24,7 +24,7 @@ def read_lines(run: Path) -> list[bytes]:
     return (run / "cells.jsonl").read_bytes().splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 7, 8])
+@pytest.mark.parametrize("kept", [0, 3, 7, 8, 9])
 @pytest.mark.parametrize("torn", [b"", b'{"spec": {"arm"'])
 def test_a_run_that_was_killed_goes_on_where_it_was(
     whole_run: Path, capsys: pytest.CaptureFixture[str], kept: int, torn: bytes
@@ -36,23 +36,24 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 
     captured = capsys.readouterr()
     assert captured.out.startswith("PASS")
-    assert captured.err.count(" turns, ") == 8 - kept
+    assert captured.err.count(" turns, ") == len(lines) - kept
     again = read_lines(whole_run)
     assert again[:kept] == lines[:kept]
     assert [json.loads(line)["spec"] for line in again] == [json.loads(line)["spec"] for line in lines]
 
 
+@pytest.mark.parametrize("kept", [8, 10], ids=["a cell", "a cell that asks for logprobs"])
 def test_failed_cells_are_tried_again_and_the_first_attempt_stays(
-    whole_run: Path, capsys: pytest.CaptureFixture[str]
+    whole_run: Path, capsys: pytest.CaptureFixture[str], kept: int
 ) -> None:
-    lines = read_lines(whole_run)
+    lines = read_lines(whole_run)[:kept]
     failed = json.loads(lines[-1]) | {"failure": {"code": "interrupted", "message": "m", "hint": "h"}}
     (whole_run / "cells.jsonl").write_bytes(b"".join(lines[:-1]) + json.dumps(failed).encode() + b"\n")
 
     assert main(["compare", "--resume", str(whole_run)]) == 0
 
-    records = read_run(whole_run).records
-    assert [(record.attempt, record.failure is None) for record in records[-2:]] == [(0, False), (1, True)]
+    records = read_run(whole_run).records[kept - 1 : kept + 1]
+    assert [(record.attempt, record.failure is None) for record in records] == [(0, False), (1, True)]
     assert "was repeated" in capsys.readouterr().out
 
 
@@ -96,9 +97,9 @@ def test_equal_cells_are_taken_over_without_their_times(
     assert main(arguments) == 0
 
     captured = capsys.readouterr()
-    assert captured.err.count(" turns, ") == 4
+    assert captured.err.count(" turns, ") == 6  # with two cells that ask for logprobs
     records = read_run(tmp_path / "second").records
-    assert [record.reused_from for record in records] == [str(whole_run)] * 8 + [""] * 4
+    assert [record.reused_from for record in records] == [str(whole_run)] * 8 + [""] * 6
     fresh = sum(turn.emitted_tokens or 0 for record in records[8:] for turn in record.turns)
     assert json.loads(captured.out)["comparison"]["tokens_decoded"] == fresh
 
