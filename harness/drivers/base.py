@@ -109,6 +109,9 @@ class Transport(Protocol):
     def drain_stderr(self) -> None:
         """Take what stderr holds now, without waiting."""
 
+    def take_unread(self) -> bytes:
+        """Take what stdout held and nobody received, without waiting; after ``end``, all of it."""
+
     def interrupt(self) -> None:
         """Send the engine the signal that ends a turn softly (SIGINT)."""
 

@@ -25,6 +25,8 @@ EXIT_CHECK_S = 0.5
 DRAIN_READS = 16
 # Unread pieces of stdout that are held while only stderr is waited for.
 HELD_ARRIVALS = 64
+# Of what an engine writes after its last turn: enough to show what it is.
+UNREAD_LIMIT_BYTES = 64 << 10
 # A killed process is gone at once unless the kernel holds it in a device; then it is left to the kernel.
 KILL_WAIT_S = 5.0
 
@@ -47,6 +49,7 @@ class EngineProcess:
         self._selector = selectors.DefaultSelector()
         self._outgoing = bytearray()
         self._arrivals: deque[Arrival] = deque()
+        self._unread = bytearray()
         self._stderr_reads = 0
         self._stdin, self._stdout, self._stderr = (
             _nonblocking(pipe) for pipe in (process.stdin, process.stdout, process.stderr)
@@ -130,6 +133,13 @@ class EngineProcess:
             if self._stderr_reads == before:
                 return
 
+    def take_unread(self) -> bytes:
+        """Take the bytes of stdout that nobody received; a flood behind the last turn is cut."""
+        unread, self._unread = self._unread, bytearray()
+        while self._arrivals and self._arrivals[0].data:
+            unread += self._arrivals.popleft().data
+        return bytes(unread)
+
     def interrupt(self) -> None:
         """Send SIGINT to the group, so that a wrapper's child gets it too."""
         self._signal(signal.SIGINT)
@@ -142,6 +152,7 @@ class EngineProcess:
             arrival = self.receive(deadline_ns)
             if arrival is None:
                 return None
+            self._unread += arrival.data[: UNREAD_LIMIT_BYTES - len(self._unread)]
         try:
             status = self._process.wait(timeout=max(0.0, (deadline_ns - self.now_ns()) / 1e9))
         except subprocess.TimeoutExpired:

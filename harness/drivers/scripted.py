@@ -10,10 +10,14 @@ from harness.drivers.stderr_log import StderrLog
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Out:
-    """Bytes on stdout at a moment of the script's clock; no bytes are the end of it."""
+    """Bytes on stdout at a moment of the script's clock; no bytes are the end of it.
+
+    ``early`` ones are there before anybody asks for more.
+    """
 
     data: bytes
     at_ns: int = 0
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,7 @@ class ScriptedTransport:
         self._steps = deque(steps)
         self._exit_status = exit_status
         self._clock_ns = 0
+        self._ended = False
 
     def send(self, data: bytes) -> None:
         """Keep the bytes for the test to look at."""
@@ -64,12 +69,21 @@ class ScriptedTransport:
         while self._steps and isinstance(self._steps[0], Err) and not self._steps[0].late:
             self._feed_first()
 
+    def take_unread(self) -> bytes:
+        """Return output that is there before its time; all that is left once the engine was ended."""
+        unread = b""
+        while self._steps and isinstance(step := self._steps[0], Out) and (step.early or self._ended):
+            unread += step.data
+            self._steps.popleft()
+        return unread
+
     def interrupt(self) -> None:
         """Count the signal."""
         self.interrupts += 1
 
     def end(self, deadline_ns: int) -> int | None:
         """Return the script's exit status, or run into the deadline."""
+        self._ended = True
         if self._exit_status is None:
             self._clock_ns = deadline_ns
         return self._exit_status

@@ -16,7 +16,15 @@ from engine_bindings.errors import (
 from engine_bindings.wire.chat_protocol import ChatClient
 from engine_bindings.wire.counts import Stat
 from engine_bindings.wire.errors import LocalProtocolError, RemoteProtocolError, WrongProtocol
-from engine_bindings.wire.events import Banner, ChatReply, MuxReply
+from engine_bindings.wire.events import (
+    NOT_FOUND,
+    Banner,
+    ChatReply,
+    Closed,
+    MuxReply,
+    Note,
+    Refused,
+)
 from engine_bindings.wire.mux_protocol import MuxClient
 from engine_bindings.wire.stderr_lines import KvResumed
 from harness.drivers.answer import Answer
@@ -24,11 +32,14 @@ from harness.drivers.base import EngineStart, Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.turn_counts import TurnCounts
 from harness.drivers.waits import Waits
+from harness.identity import show_bytes
 from harness.plan import Timeouts
 from harness.transcript import Finish, TurnRecord
 
 # The rest is in the stderr file; a failure in a report shows these.
 TAIL_LINES = 20
+# Of output that nobody asked for.
+SHOWN_BYTES = 80
 
 OutputCallback = Callable[[int], None]
 Reply = ChatReply | MuxReply
@@ -117,6 +128,7 @@ class StdioSession(ABC):
         """Ask for one turn and return all that was seen of it."""
         self._transport.drain_stderr()
         self._log.take_events()
+        self._refuse_unread(request.place)
         try:
             data = self._encode(request)
         except LocalProtocolError as error:
@@ -148,6 +160,7 @@ class StdioSession(ABC):
                 f"the engine ended with {describe_exit(status)} after its last turn",
                 hint="the end of its input should end it with status 0",
             )
+        self._refuse_unread("end of the cell", at_end=True)
         return status
 
     def kill(self) -> int | None:
@@ -218,6 +231,31 @@ class StdioSession(ABC):
                 hint="only the engine may write to its stdout; look for a print in a wrapper or a library",
             ) from error
 
+    def _refuse_unread(self, place: str, *, at_end: bool = False) -> None:
+        """Take output that no request asked for: notes and answers to a late STOP or CANCEL may be there.
+
+        Raises:
+            EngineGarbageError: there is other output; it would else be lost, or taken for the next answer.
+        """
+        unread = self._transport.take_unread()
+        if not self._client.ready:
+            return
+        self._client.receive_data(unread)
+        if at_end:
+            self._client.receive_eof()
+        shown = f"{len(unread):,} bytes, {show_bytes(unread[:SHOWN_BYTES])}"
+        try:
+            harmless = all(_is_harmless(event) for event in self._client.events())
+        except RemoteProtocolError as error:
+            harmless = False
+            shown = shown if unread else str(error)
+        if not harmless:
+            when = "after its last turn" if at_end else "before the turn was asked for"
+            raise EngineGarbageError(
+                f"{place}: the engine's output goes on {when}: {shown}",
+                hint="text behind the end of a turn is lost to whoever reads the answer",
+            )
+
     def _early_end(self, place: str) -> EngineDiedError | EngineStartError:
         waits = Waits(self._timeouts, self._transport.now_ns, place=place)
         waits.begin("exit-timeout")
@@ -228,6 +266,10 @@ class StdioSession(ABC):
                 f"the engine {how} before it was ready", hint="its last stderr lines say why"
             )
         return EngineDiedError(f"{place}: the engine {how}", hint="its last stderr lines may say why")
+
+
+def _is_harmless(event: Reply) -> bool:
+    return isinstance(event, Note | Closed) or (isinstance(event, Refused) and event.code == NOT_FOUND)
 
 
 def describe_exit(status: int) -> str:

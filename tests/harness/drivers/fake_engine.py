@@ -182,6 +182,12 @@ def refuses() -> None:
     sys.stdin.read()
 
 
+def talks_on_after_the_end() -> None:
+    """Write when the input has ended: nobody asks for anything any more."""
+    healthy()
+    say(b"goodbye " * (64 << 10))
+
+
 def exits_badly() -> None:
     healthy()
     raise SystemExit(7)

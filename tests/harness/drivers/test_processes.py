@@ -150,6 +150,7 @@ def test_program_that_cannot_be_run_is_a_start_error(bench: Bench, tmp_path: Pat
         ("wrong_mode", {}, WrongProtocolError, "wrong protocol"),
         ("refuses", {}, EngineRefusedError, "turn 1 of conversation 'c'"),
         ("exits_badly", {}, EngineDiedError, "exit status 7"),
+        ("talks_on_after_the_end", {}, EngineGarbageError, "after its last turn: 65,536 bytes, 'goodbye "),
     ],
 )
 def test_misbehaviour_is_named(

@@ -513,3 +513,66 @@ def test_other_refusal_than_of_a_long_prompt_is_never_a_result() -> None:
 
     with pytest.raises(EngineRefusedError, match="SLOT_BUSY"):
         session.run_turn(request(may_refuse=True))
+
+
+CHAT_TURN = b"one" + END + b"STAT 1 50.00 0.0 0.01 38 1\n"
+SERVE_TURN = b"ACCEPT 1 38\nDATA 1 3\none\nDONE 1 STAT 1 50.00 0.0 0.01 38 0\n"
+
+
+@pytest.mark.parametrize(
+    "late", [b"two", b"\n", b"\x01", b"\x01\x01END\x01\x01\nSTAT 0 0.00 0.0 0.01 38 1\n"]
+)
+def test_chat_output_behind_the_last_turn_fails_the_cell(late: bytes) -> None:
+    session, _ = chat(CHAT_READY, Out(data=CHAT_TURN), Err(data=FORWARDS_LINE), Out(data=late))
+    session.start()
+    session.run_turn(request())
+
+    with pytest.raises(
+        EngineGarbageError, match=f"end of the cell: .* after its last turn: {len(late)} bytes"
+    ):
+        session.end()
+
+
+@pytest.mark.parametrize("late", [b"DATA 1 3\ntwo\n", b"print\n", b"HITS", b"ERROR 1 BAD_REQUEST\n"])
+def test_served_output_behind_the_last_turn_fails_the_cell(late: bytes) -> None:
+    session, _ = serve(SERVE_READY, Out(data=SERVE_TURN), Out(data=late))
+    session.start()
+    session.run_turn(request())
+
+    with pytest.raises(
+        EngineGarbageError, match=f"end of the cell: .* after its last turn: {len(late)} bytes"
+    ):
+        session.end()
+
+
+def test_half_a_line_that_came_with_the_end_of_the_last_turn_fails_the_cell_too() -> None:
+    session, _ = serve(SERVE_READY, Out(data=SERVE_TURN + b"DATA 1"))
+    session.start()
+    session.run_turn(request())
+
+    with pytest.raises(EngineGarbageError, match=r"after its last turn: truncated.*b'DATA 1'"):
+        session.end()
+
+
+@pytest.mark.parametrize("late", [b"", b"HITS 1 2 00\n", b"ERROR 1 NOT_FOUND\n"])
+def test_notes_and_answers_to_a_late_stop_may_follow_the_last_turn(late: bytes) -> None:
+    session, _ = serve(SERVE_READY, Out(data=SERVE_TURN), Out(data=late))
+    session.start()
+    session.run_turn(request())
+
+    assert session.end() == 0
+
+
+def test_output_between_two_turns_is_not_taken_for_the_next_answer() -> None:
+    session, _ = chat(
+        CHAT_READY,
+        Out(data=CHAT_TURN),
+        Err(data=FORWARDS_LINE),
+        Out(data=b"more\x1b[2J", early=True),
+        Out(data=CHAT_TURN),
+    )
+    session.start()
+    session.run_turn(request())
+
+    with pytest.raises(EngineGarbageError, match=r"turn 2 .* before the turn .* 8 bytes, 'more\\x1b\[2J'"):
+        session.run_turn(request(turn=1))
