@@ -10,11 +10,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from engine_bindings.printable import escape_control
+
 INDENT = "  "
 
 
 class Page:
-    """Collects a page and returns it as text. Nothing of the real terminal or environment is asked."""
+    """Collects a page and returns it as text. Nothing of the real terminal or environment is asked.
+
+    What an engine said may be in any of it, so control characters are shown as escapes.
+    """
 
     def __init__(self, *, width: int, colour: bool) -> None:
         self._width = width
@@ -34,12 +39,12 @@ class Page:
 
     def add_line(self, text: str, *, style: str = "") -> None:
         """Add one line that is never broken, however long it is."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(escape_control(text), style=style), soft_wrap=True)
 
     def add_heading(self, text: str) -> None:
         """Add an empty line and a heading."""
         self._console.print()
-        self._console.print(Text(text, style="bold"))
+        self._console.print(Text(escape_control(text), style="bold"))
 
     def add_item(self, text: str, *, style: str = "", level: int = 0) -> None:
         """Add one item of a list, broken at spaces, with a hanging indent; ``level`` 1 is below another."""
@@ -81,7 +86,7 @@ class Page:
                 overflow="fold",
             )
         for index, row in enumerate(rows):
-            table.add_row(*row, style=styles[index] if styles else None)
+            table.add_row(*map(escape_control, row), style=styles[index] if styles else None)
         self._console.print(Padding(table, (0, 0, 0, len(INDENT))))
 
     def render(self) -> str:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine_bindings.printable import escape_control
 from engine_bindings.wire import (
     Accepted,
     Data,
@@ -304,4 +305,4 @@ class EngineLink:
             self.stderr_tail.extend(line for line in lines[-STDERR_LINES:] if line.strip())
 
     def _last_words(self) -> str:
-        return f"; its last words: {self.stderr_tail[-1]}" if self.stderr_tail else ""
+        return f"; its last words: {escape_control(self.stderr_tail[-1])}" if self.stderr_tail else ""

@@ -13,6 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from engine_bindings.printable import escape_control
 from harness.plan import CellSpec, Plan
 from harness.transcript import CellRecord, TurnRecord
 
@@ -129,4 +130,4 @@ def describe_cell(record: CellRecord) -> str:
         return f"{record.spec.key}: {len(record.turns)} turns, {tokens} tokens in {seconds:.1f} s"
     tail = record.failure.stderr_tail
     last = f"; last stderr line: {tail[-1]}" if tail else ""
-    return f"{record.spec.key}: {record.failure.code}: {record.failure.message}{last}"
+    return escape_control(f"{record.spec.key}: {record.failure.code}: {record.failure.message}{last}")

@@ -94,6 +94,7 @@ class EngineLauncher:
         Raises:
             EngineStartError: the system cannot run the program.
         """
+        log = StderrLog(stderr_file)
         opening = Opening(
             launch=self.launch(arm, scenario, extra),
             slots=arm.slots,
@@ -102,11 +103,11 @@ class EngineLauncher:
             timeouts=self.timeouts,
             inherited=self.inherited,
             guard=self._guard,
-            log=StderrLog(stderr_file),
+            log=log,
             on_output=on_output,
             on_left=on_left,
         )
-        with DRIVERS[opening.launch.driver](opening) as session:
+        with contextlib.closing(log), DRIVERS[opening.launch.driver](opening) as session:
             yield session
 
 

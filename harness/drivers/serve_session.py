@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from engine_bindings.errors import EngineGarbageError, EngineRefusedError
+from engine_bindings.printable import escape_control
 from engine_bindings.wire.events import (
     BAD_REQUEST,
     CANCELLED,
@@ -175,7 +176,7 @@ def _read_logprob(note: Note, place: str) -> float:
 
 def build_refusal(event: Refused, place: str) -> EngineRefusedError:
     """Return the error for a request that the engine refused."""
-    answer = " ".join((event.code, *event.arguments))
+    answer = escape_control(" ".join((event.code, *event.arguments)))
     hint = _REFUSAL_HINTS.get(event.code, "its last stderr lines may say why")
     return EngineRefusedError(f"{place}: the engine refused it: ERROR {answer}", hint=hint)
 

@@ -7,8 +7,9 @@ from engine_bindings.wire.stderr_lines import StderrEvent, parse_stderr_line
 
 # Enough for the last words of a crash with its stack; the whole text is in the file.
 TAIL_LIMIT_BYTES = 64 << 10
-# An engine that floods stderr must not fill the disk of a night's run.
+# An engine that floods stderr must not fill the disk of a night's run. Its beginning and its end tell most.
 FILE_LIMIT_BYTES = 64 << 20
+FILE_TAIL_BYTES = 1 << 20
 # No line that we read is longer; the rest of a longer one is skipped.
 LINE_LIMIT_BYTES = 16 << 10
 # A turn gives a handful of events; the oldest go first if nobody takes them.
@@ -20,11 +21,22 @@ class StderrLog:
 
     def __init__(self, file: BinaryIO, *, file_limit_bytes: int = FILE_LIMIT_BYTES) -> None:
         self._file = file
-        self._room_bytes = file_limit_bytes
-        self._file_limit_bytes = file_limit_bytes
+        self._held_limit_bytes = min(FILE_TAIL_BYTES, file_limit_bytes // 2)
+        self._room_bytes = file_limit_bytes - self._held_limit_bytes
+        self._held = bytearray()
+        self._dropped_bytes = 0
         self._tail = bytearray()
         self._line = bytearray()
         self._events: deque[StderrEvent] = deque(maxlen=EVENT_LIMIT)
+
+    def close(self) -> None:
+        """Write the end of a long stderr behind its beginning, and what was left out between them."""
+        if self._dropped_bytes:
+            self._file.write(f"\n[coli-ab: {self._dropped_bytes:,} bytes left out here]\n".encode())
+        self._file.write(self._held)
+        self._file.flush()
+        self._held.clear()
+        self._dropped_bytes = self._room_bytes = self._held_limit_bytes = 0
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -49,15 +61,15 @@ class StderrLog:
         return tuple(self._tail.decode(errors="replace").splitlines()[-count:])
 
     def _copy(self, data: bytes) -> None:
-        if self._room_bytes <= 0:
-            return
-        self._file.write(data[: self._room_bytes])
-        self._room_bytes -= len(data)
-        if self._room_bytes <= 0:
-            self._file.write(
-                f"\n[coli-ab: the rest after {self._file_limit_bytes} bytes is not kept]\n".encode()
-            )
-        self._file.flush()
+        """Write to the file while it has room; of what comes later the end is held until ``close``."""
+        if written := data[: self._room_bytes]:
+            self._file.write(written)
+            self._file.flush()
+            self._room_bytes -= len(written)
+        self._held += data[len(written) :]
+        if (surplus := len(self._held) - self._held_limit_bytes) > 0:
+            del self._held[:surplus]
+            self._dropped_bytes += surplus
 
     def _extend_line(self, piece: bytes) -> None:
         self._line += piece[: LINE_LIMIT_BYTES - len(self._line)]

@@ -153,3 +153,15 @@ def test_an_interrupted_run_without_any_cell_can_be_shown():
     plan = make_plan()
     text = render(plan, ())
     assert text.startswith("INCONCLUSIVE: 8 of 8 cells were not measured")
+
+
+def test_control_characters_of_an_engine_do_not_reach_the_page():
+    plan = make_plan()
+    first, *others = run_healthy(plan)
+    failure = Failure(
+        code="engine-died", message="died \x1b]0;title\x07", hint="", stderr_tail=("\x1b[2Jgone\rover",)
+    )
+    text = render(plan, (replace(first, failure=failure), *others))
+    assert not {"\x1b", "\x07", "\r"} & set(text)
+    assert r"stderr | \x1b[2Jgone\rover" in text
+    assert r"died \x1b]0;title\x07" in text

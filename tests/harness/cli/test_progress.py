@@ -78,3 +78,9 @@ def test_failed_cell_is_described_by_its_reason(plan: Plan) -> None:
     assert describe_cell(record(plan.cells[0], failure)) == (
         "chat/0 two-turns 0: engine-start: exit status 1"
     )
+
+
+def test_control_characters_of_an_engine_are_shown_as_escapes(plan: Plan) -> None:
+    failure = Failure(code="engine-died", message="died", hint="", stderr_tail=("\x1b[2Jgone",))
+
+    assert describe_cell(record(plan.cells[0], failure)).endswith(r"last stderr line: \x1b[2Jgone")

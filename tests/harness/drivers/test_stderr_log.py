@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,20 +35,50 @@ def test_line_without_its_end_is_not_an_event_yet() -> None:
     assert len(log.take_events()) == 1
 
 
-def test_file_ends_at_its_limit_with_a_note() -> None:
+def write(*pieces: bytes, limit: int) -> bytes:
     file = io.BytesIO()
-    log = StderrLog(file, file_limit_bytes=10)
-    for _ in range(3):
-        log.feed(b"12345678")
+    log = StderrLog(file, file_limit_bytes=limit)
+    for piece in pieces:
+        log.feed(piece)
+    log.close()
+    return file.getvalue()
 
-    assert file.getvalue() == b"1234567812\n[coli-ab: the rest after 10 bytes is not kept]\n"
+
+@given(st.lists(st.binary(min_size=1, max_size=7), max_size=8))
+def test_file_up_to_its_limit_is_whole(pieces: list[bytes]) -> None:
+    whole = b"".join(pieces)
+
+    assert write(*pieces, limit=max(1, len(whole))) == whole
 
 
-def test_file_just_below_its_limit_has_no_note() -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (9, b"abcdefghi"),
+        (10, b"abcdefghij"),
+        (11, b"abcde\n[coli-ab: 1 bytes left out here]\nghijk"),
+        (26, b"abcde\n[coli-ab: 16 bytes left out here]\nvwxyz"),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 3, 26])
+def test_file_over_its_limit_keeps_both_ends_and_says_what_is_missing(
+    size: int, expected: bytes, step: int
+) -> None:
+    text = b"abcdefghijklmnopqrstuvwxyz"[:size]
+    pieces = [text[start : start + step] for start in range(0, size, step)]
+
+    assert write(*pieces, limit=10) == expected
+
+
+def test_what_a_crash_of_ours_leaves_is_the_beginning() -> None:
     file = io.BytesIO()
-    StderrLog(file, file_limit_bytes=10).feed(b"123456789")
+    StderrLog(file, file_limit_bytes=10).feed(b"abcdefghijklmn")
 
-    assert file.getvalue() == b"123456789"
+    assert file.getvalue() == b"abcde"
+
+
+def test_limits_of_the_file_leave_room_for_both_ends() -> None:
+    assert 0 < stderr_log.FILE_TAIL_BYTES < stderr_log.FILE_LIMIT_BYTES // 2
 
 
 def test_tail_keeps_the_end_and_nothing_more() -> None:
