@@ -29,6 +29,7 @@ class Case:
             line or messages, so the turn cannot be asked alone.
         prefix_bytes: the common part of both answers, up to the start of the first token that differs.
         token_index: of that token, None when no cell shows boundaries.
+        lengths_a, lengths_b: bytes of each token of the answers, None where no cell shows boundaries.
         recorded_a: the first side comes from an earlier run, so only the second can be asked again.
     """
 
@@ -42,6 +43,8 @@ class Case:
     typed: bool
     prefix_bytes: int
     token_index: int | None
+    lengths_a: tuple[int, ...] | None = None
+    lengths_b: tuple[int, ...] | None = None
     recorded_a: bool = False
 
     @property
@@ -118,6 +121,8 @@ def _build_case(
         typed={a.entry, b.entry} != {"prompt"},
         prefix_bytes=start,
         token_index=index,
+        lengths_a=_lengths(found.scenario, a, lengths),
+        lengths_b=_lengths(found.scenario, b, lengths),
         recorded_a=plan.is_recorded(contrast.a),
     )
 
@@ -145,10 +150,17 @@ def _locate(
 def _ends(
     scenario: str, turn: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
 ) -> tuple[int, ...] | None:
-    """Return where each token of an answer ends, as it or a cell with the same answer shows it."""
-    key = (scenario, turn.conversation, turn.turn, turn.text, turn.emitted_tokens or 0)
-    known = turn.token_lengths or lengths.get(key)
+    """Return where each token of an answer ends."""
+    known = _lengths(scenario, turn, lengths)
     return None if known is None else tuple(accumulate(known))
+
+
+def _lengths(
+    scenario: str, turn: TurnRecord, lengths: Mapping[AnswerKey, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """Return the bytes of each token of an answer, as it or a cell with the same answer shows it."""
+    key = (scenario, turn.conversation, turn.turn, turn.text, turn.emitted_tokens or 0)
+    return turn.token_lengths or lengths.get(key)
 
 
 def _share_probes(plan: Plan, case: Case, cases: Iterable[Case]) -> Case:

@@ -12,17 +12,21 @@ from harness.transcript import CellRecord, TurnRecord
 MIN_ACCEPTANCE_RATE = 0.02
 # So many drafts make that a fact about the head and not about one text.
 MIN_DRAFTED_TOKENS = 64
+# Text that was generated may be read back as other tokens, a few less; not as three quarters of them.
+MIN_READ_BACK_RATE = 0.75
+MIN_READ_BACK_TOKENS = 16
 # Engines keep a few rows of the context free for drafts and for the token behind the last one.
 CONTEXT_MARGIN = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedTurn:
-    """A turn with what was asked of it."""
+    """A turn with what was asked of it, and the one before it in its conversation."""
 
     arm: Arm
     asked: Turn
     turn: TurnRecord
+    before: TurnRecord | None
     context_tokens: int | None
     span_drafts: bool
     """A grammar that only drafts adds spans of forced tokens, which may be longer than the depth."""
@@ -44,11 +48,13 @@ def find_count_faults(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tupl
 def _check_cell(plan: Plan, spec: CellSpec, record: CellRecord) -> Iterable[Finding]:
     scenario = plan.scenario(spec.scenario)
     turns = {c.id: c.turns for c in scenario.conversations}
+    known = {(turn.conversation, turn.turn): turn for turn in record.turns}
     for turn in record.turns:
         counted = CountedTurn(
             arm=spec.arm,
             asked=turns[turn.conversation][turn.turn],
             turn=turn,
+            before=known.get((turn.conversation, turn.turn - 1)),
             context_tokens=scenario.context_tokens or plan.context_tokens,
             span_drafts=scenario.grammar is not None and not scenario.grammar.binds,
         )
@@ -107,6 +113,27 @@ def _counts_other_frames(c: CountedTurn) -> str | None:
     return f"{len(lengths)} tokens were sent and emitted_tokens says {emitted}"
 
 
+def _was_read_back_shorter(c: CountedTurn) -> str | None:
+    """Hold the answer before, as it was streamed and came back in this prompt, against what was counted.
+
+    A template that is not ours may leave parts of an answer out, so only exact prompts say anything.
+    """
+    before = c.before
+    if before is None or before.finish not in ("stop", "length") or c.turn.entry != "prompt":
+        return None
+    first, emitted, prompt = before.prompt_tokens, before.emitted_tokens, c.turn.prompt_tokens
+    if first is None or emitted is None or prompt is None or emitted < MIN_READ_BACK_TOKENS:
+        return None
+    if not c.turn.prompt.startswith(before.prompt + before.text):
+        return None
+    if prompt - first >= MIN_READ_BACK_RATE * emitted:
+        return None
+    return (
+        f"emitted_tokens was {emitted} in the turn before, and its streamed text adds no more than "
+        f"{prompt - first} tokens to this prompt"
+    )
+
+
 def _exceeds_the_cap(c: CountedTurn) -> str | None:
     emitted, cap = c.turn.emitted_tokens, c.asked.max_tokens
     if emitted is None or emitted <= cap:
@@ -133,6 +160,7 @@ CHECKS: Checks = (
     ("more drafts than the depth allows", "counters", _drafts_too_many),
     ("the prompt is not what was cached and computed", "counters", _splits_the_prompt_wrongly),
     ("another number of tokens than was sent", "counters", _counts_other_frames),
+    ("more tokens than come back in the next prompt", "counters", _was_read_back_shorter),
     ("over the cap", "stop-or-cap", _exceeds_the_cap),
     ("a limit that was not reached", "finish-reason", _is_short_of_its_limit),
 )

@@ -9,6 +9,7 @@ from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
 from harness.identity import show_bytes
 from harness.plan import CellSpec, Plan, ProbeKind
+from harness.streams import describe_incomplete
 from harness.transcript import Margin, TurnRecord
 
 RERUNS: tuple[ProbeKind, ...] = ("cold", "replay", "again")
@@ -59,12 +60,11 @@ def _end(turn: TurnRecord) -> TurnEnd:
 
 
 def _check_stream(case: Case) -> str:
-    sides = ((case.contrast.a, case.a), (case.contrast.b, case.b))
-    return " and ".join(
-        f"{arm.label} sent {len(turn.token_lengths)} tokens and counted {turn.emitted_tokens}"
-        for arm, turn in sides
-        if turn.token_lengths is not None and turn.emitted_tokens not in (None, len(turn.token_lengths))
+    sides = (
+        describe_incomplete(case.contrast.a.label, case.a, case.b, case.lengths_b),
+        describe_incomplete(case.contrast.b.label, case.b, case.a, case.lengths_a),
     )
+    return " and ".join(filter(None, sides))
 
 
 def _find_shorter(a: bytes, b: bytes) -> Side | None:

@@ -105,3 +105,33 @@ def test_spans_of_a_grammar_that_only_drafts_may_differ_between_the_paths(binds:
 
     verdict = judge_run(plan, run_healthy(plan, bend))[1]
     assert verdict.status == status
+
+
+@pytest.mark.parametrize(
+    ("shown", "changes", "found"),
+    [
+        (17, {}, True),
+        (18, {}, False),
+        (6, {"entry": "messages"}, False),
+        (6, {"prompt": b"another prompt"}, False),
+    ],
+)
+def test_an_answer_must_come_back_as_about_the_tokens_that_were_counted(
+    shown: int, changes: dict[str, object], found: bool
+):
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.arm != CHAT_ON or turn.turn == 0:
+            return turn
+        # The first prompt has ten tokens or more, and its answer 24 by the count.
+        first = (turn.cached_tokens or 0) - 24
+        prompt = {"prompt_tokens": first + shown, "cached_tokens": first, "prefill_tokens": shown}
+        return replace(turn, **prompt, **changes)  # type: ignore[arg-type]
+
+    comparison, _ = judge_run(plan, run_healthy(plan, bend))
+    said = [
+        f.reason for f in comparison.findings if f.rule == "more tokens than come back in the next prompt"
+    ]
+    assert bool(said) == found
+    assert all(reason.startswith("emitted_tokens was 24 in the turn before") for reason in said)
