@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
+from engine_bindings.printable import escape_control
 from harness.contrasts import ContrastResult, FoundDifference
 from harness.findings import Finding
 from harness.identity import Difference
@@ -224,7 +225,7 @@ def _text(text: str) -> str:
 
     A model's answer may hold anything: a tag, a table's border, a mention that would notify somebody.
     """
-    line = " ".join(text.split())
+    line = " ".join(escape_control(text).split())
     if len(line) > MAX_SENTENCE_CHARACTERS:
         line = line[: MAX_SENTENCE_CHARACTERS - 1] + "…"
     for character in "\\`*_{}[]<>#|~":
@@ -237,5 +238,5 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;"}
 
 def _code(text: str) -> str:
     """Return text for a fenced block: one line that cannot end the fence."""
-    line = text.replace("```", "'''").replace("\n", " ")
+    line = escape_control(text).replace("```", "'''").replace("\n", " ")
     return line if len(line) <= MAX_SIDE_CHARACTERS else line[: MAX_SIDE_CHARACTERS - 1] + "…"

@@ -188,3 +188,19 @@ def test_a_budget_keeps_room_for_them_and_drops_them_last() -> None:
     assert judge_run(bare, run_healthy(bare))[1].status == "pass"
     assert "64 at most for the logprobs of one turn" in describe_price(plan)
     assert "logprobs" not in describe_price(bare)
+
+
+def test_messages_are_asked_as_messages_and_only_without_an_answer_among_them() -> None:
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        surprising = turn.turn == 1 and spec.arm.depth
+        turn = replace(turn, forwards=12, accepted_tokens=12) if surprising else turn
+        return replace(turn, entry="messages") if spec.arm.path == "serve" else turn
+
+    plan = replace(make_plan(make_scenario(turns=2), repetitions=1), logprob_paths=("serve",))
+    records = run_healthy(plan, bend)
+
+    probes = plan_probes(plan, judge_run(plan, records)[0], records)
+
+    assert [probe.spec.probe and probe.spec.probe.turn for probe in probes] == [0, 0]
+    ((turn,),) = (conversation.turns for conversation in probes[0].scenario.conversations)
+    assert (turn.kind, turn.text) == ("user", "copy 0")
