@@ -106,9 +106,10 @@ def test_zeros_for_tokens_that_are_not_certain_are_a_fault_of_the_counts() -> No
         PLAIN,
         (*PLAIN[:5], 0.0, *PLAIN[6:]),
         tuple(value - 0.9 * MAX_APART for value in PLAIN),
+        (*PLAIN[:5], PLAIN[5] - 1.1 * MAX_APART, *PLAIN[6:]),
         (None, *PLAIN[1:]),
     ],
-    ids=["the same", "one zero", "rounded", "one not reported"],
+    ids=["the same", "one zero", "rounded", "one far apart", "one not reported"],
 )
 def test_what_rounding_or_a_slip_can_do_is_no_fault(drafted: tuple[float | None, ...]) -> None:
     plan, records = run_asked({"logprobs": PLAIN}, {"logprobs": drafted})
@@ -128,10 +129,12 @@ def test_zeros_of_certain_tokens_are_no_fault() -> None:
 
 
 def test_logprobs_further_apart_than_rounding_are_a_fault_up_to_the_first_other_token() -> None:
-    off = (*PLAIN[:5], PLAIN[5] - 1.1 * MAX_APART, *PLAIN[6:])
+    far = 1.1 * MAX_APART
+    off = (*PLAIN[:5], PLAIN[5] - far, PLAIN[6], PLAIN[7] - far, *PLAIN[8:])
     plan, records = run_asked({"logprobs": PLAIN}, {"logprobs": off})
     (finding,) = find_logprob_faults(plan, select_latest(records))
-    assert "token 5 has -0.060 in serve/0 and -0.610 in serve/3" in finding.reason
+    assert "2 of 24 tokens are further apart than 0.5" in finding.reason
+    assert "token 5, has -0.060 in serve/0 and -0.610 in serve/3" in finding.reason
 
     text = records[-1].turns[0].text
     flipped = text[:20] + b"XXXX" + text[24:]
