@@ -231,9 +231,9 @@ def _is_too_far_apart(answer: _Answer, other: _Answer) -> str:
         return ""
     index, plain, drafted = far[0]
     return (
-        f"logprobs: {len(far)} of {len(pairs)} tokens are further apart than {MAX_APART:g}, which rounding does "
-        f"not explain; the first, token {index}, has {plain:.3f} in {other.spec.arm.label} and {drafted:.3f} in "
-        f"{answer.spec.arm.label}"
+        f"logprobs: {len(far)} of {len(pairs)} tokens are further apart than {MAX_APART:g}, which rounding "
+        f"does not explain; the first, token {index}, has {plain:.3f} in {other.spec.arm.label} and "
+        f"{drafted:.3f} in {answer.spec.arm.label}"
     )
 
 
