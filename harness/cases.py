@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from harness.contrasts import ContrastResult, FoundDifference
+from harness.expectations import expect_answer
 from harness.identity import first_token_index
 from harness.metrics import AnswerKey
-from harness.plan import Arm, CellSpec, Contrast, ContrastKind, Plan, ProbeKind, ProbeMark
-from harness.scenario import Turn
+from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind, ProbeMark
+from harness.relations import Relation, list_relations
+from harness.scenario import Scenario, Turn
 from harness.transcript import CellRecord, TurnRecord
-
-# The kinds of contrast whose arms are asked again after a difference.
-PROBED: tuple[ContrastKind, ...] = ("path", "speculation", "build")
 
 Records = Mapping[CellSpec, CellRecord]
 
@@ -22,7 +21,9 @@ class Case:
     """One difference of a contrast, with the two turns that show it.
 
     Attributes:
-        contrast, found: the difference. a, b: its two turns.
+        contrast, found: the difference. a, b: its two turns; for turns of one cell the given answer and the
+            one that the scenario asks for.
+        relation: what the scenario asks for, for turns of one cell.
         probed_a, probed_b: the arms whose probes speak for it. They are those of a path that shows which
             bytes are a token, such as serve mode, where it shows the same difference.
         turn: the request. typed: an arm did not send the exact prompt, but a typed
@@ -46,6 +47,7 @@ class Case:
     lengths_a: tuple[int, ...] | None = None
     lengths_b: tuple[int, ...] | None = None
     recorded_a: bool = False
+    relation: Relation | None = None
 
     @property
     def asked(self) -> tuple[Arm, ...]:
@@ -71,11 +73,11 @@ def list_cases(
     latest: Records,
     lengths: Mapping[AnswerKey, tuple[int, ...]],
 ) -> tuple[Case, ...]:
-    """Return the differences between arms, in the order of the contrasts."""
+    """Return the differences between arms and within cells, in the order of the contrasts."""
     cases = [
         _build_case(plan, result.contrast, found, latest, lengths)
         for result in results
-        if result.contrast.kind in PROBED
+        if result.contrast.kind != "self"
         for found in result.found
     ]
     return tuple(_share_probes(plan, case, cases) for case in cases)
@@ -108,7 +110,11 @@ def _build_case(
     scenario = plan.scenario(found.scenario)
     conversation = next(c for c in scenario.conversations if c.id == found.conversation)
     a = _find_turn(latest, contrast.a, found, found.repetitions_a[0])
-    b = _find_turn(latest, contrast.b, found, found.repetitions_b[0])
+    relation = _find_relation(contrast, found, scenario)
+    if relation is None:
+        b = _find_turn(latest, contrast.b, found, found.repetitions_b[0])
+    else:
+        b = _expect(latest, contrast.a, found, relation)
     index, start = _locate(found, a, b, lengths)
     return Case(
         contrast=contrast,
@@ -124,7 +130,22 @@ def _build_case(
         lengths_a=_lengths(found.scenario, a, lengths),
         lengths_b=_lengths(found.scenario, b, lengths),
         recorded_a=plan.is_recorded(contrast.a),
+        relation=relation,
     )
+
+
+def _find_relation(contrast: Contrast, found: FoundDifference, scenario: Scenario) -> Relation | None:
+    if contrast.kind != "within":
+        return None
+    place = (found.conversation, found.turn)
+    return next(r for r in list_relations(scenario) if (r.conversation, r.turn) == place)
+
+
+def _expect(latest: Records, arm: Arm, found: FoundDifference, relation: Relation) -> TurnRecord:
+    spec = CellSpec(arm=arm, scenario=found.scenario, repetition=found.repetitions_a[0])
+    expected = expect_answer(relation, {(t.conversation, t.turn): t for t in latest[spec].turns})
+    assert expected is not None, "there is no pair, and so no difference, without it"  # noqa: S101
+    return expected
 
 
 def _find_turn(latest: Records, arm: Arm, found: FoundDifference, repetition: int) -> TurnRecord:
@@ -165,12 +186,14 @@ def _lengths(
 
 def _share_probes(plan: Plan, case: Case, cases: Iterable[Case]) -> Case:
     """Let the probes of a path that shows tokens speak for one that does not, where both differ alike."""
-    if case.contrast.kind != "speculation" or case.contrast.a.path in plan.token_paths:
+    kind = case.contrast.kind
+    if kind not in ("speculation", "within") or case.contrast.a.path in plan.token_paths:
         return case
     for other in cases:
-        served = other.contrast.kind == "speculation" and other.contrast.a.path in plan.token_paths
+        served = other.contrast.kind == kind and other.contrast.a.path in plan.token_paths
+        same_arms = _name_drafting(other.contrast) == _name_drafting(case.contrast)
         same_texts = (other.a.text, other.b.text) == (case.a.text, case.b.text)
-        if served and other.place == case.place and same_texts:
+        if served and same_arms and other.place == case.place and same_texts:
             return replace(
                 case,
                 probed_a=other.probed_a,
@@ -179,3 +202,8 @@ def _share_probes(plan: Plan, case: Case, cases: Iterable[Case]) -> Case:
                 token_index=other.token_index,
             )
     return case
+
+
+def _name_drafting(contrast: Contrast) -> tuple[tuple[str, int], ...]:
+    """Return all that tells the arms of a contrast apart but the path."""
+    return tuple((arm.build, arm.depth) for arm in (contrast.a, contrast.b))

@@ -8,7 +8,7 @@ from harness.circumstances import note_circumstances
 from harness.contrasts import CheckedContrast, ContrastResult, check_contrasts, settle_contrast
 from harness.counters import find_count_faults
 from harness.degenerate import DegenerateAnswer, find_degenerate_answers
-from harness.distributions import DistributionRow, compare_distributions
+from harness.distributions import DistributionRow, compare_distributions, name_distribution
 from harness.divergence import decide, describe
 from harness.engagement import Engagement, judge_cells, summarise_engagement
 from harness.evidence import gather_evidence
@@ -22,7 +22,6 @@ from harness.plan import Arm, CellSpec, Plan
 from harness.prefill import PrefillRow, build_prefill_table
 from harness.speed import ArmSpeed, Speedup, derive_speedups, summarise_speed
 from harness.transcript import INTERRUPTED_CODE, CellRecord, Failure
-from harness.unprobed import name_distribution, name_unprobed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +124,6 @@ def compare(
         *find_left_state(plan, latest),
         *name_breaches(row for row in validity if not plan.is_baseline(row.arm)),
         *(name_prefix(row) for row in prefill if row.state == "wrong" and not plan.is_baseline(row.arm)),
-        *name_unprobed(item.result for item in checked),
         *(name_distribution(row) for row in distributions if row.test.differs),
     )
     return Comparison(
@@ -165,7 +163,7 @@ def _name_differences(
     checked: Sequence[CheckedContrast],
     seen: Mapping[CellSpec, CellRecord],
 ) -> Iterable[Finding]:
-    """Yield a finding for each difference between two arms, in the order of ``list_cases``."""
+    """Yield a finding for each difference of a contrast, in the order of ``list_cases``."""
     lengths = collect_token_lengths(records)
     for case in list_cases(plan, [item.result for item in checked], seen, lengths):
         evidence = gather_evidence(plan, case, checked, seen)
@@ -180,7 +178,7 @@ def build_finding(evidence: Evidence, contrast: str, place: tuple[str, str, int]
         effect=decision.effect,
         rule=rule,
         contrast=contrast,
-        arms=(evidence.a, evidence.b),
+        arms=tuple(dict.fromkeys((evidence.a, evidence.b))),
         scenario=place[0],
         conversation=place[1],
         turn=place[2],

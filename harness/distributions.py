@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from harness.findings import Finding
 from harness.plan import Arm, CellSpec, Plan
 from harness.transcript import CellRecord
 from harness.two_sample import ALPHA, MIN_PAIRS, TwoSample, compare_draws
@@ -62,6 +63,21 @@ def compare_distributions(plan: Plan, records: Mapping[CellSpec, CellRecord]) ->
                         )
                     )
     return tuple(rows)
+
+
+def name_distribution(row: DistributionRow) -> Finding:
+    """Return the finding for two arms that draw from different distributions."""
+    return Finding(
+        verdict_class="state",
+        effect="fail",
+        rule="another distribution",
+        contrast="",
+        arms=(row.a, row.b),
+        scenario=row.scenario,
+        conversation=row.group,
+        turn=0,
+        reason=row.sentence,
+    )
 
 
 def _collect_draws(record: CellRecord) -> dict[str, bytes]:

@@ -13,6 +13,9 @@ NUMERICS_GAP = 0.5
 # Margins may agree to the last digit by chance over fewer tokens.
 MIN_QUIET_TOKENS = 8
 
+# Turns of one cell, and one slot against several: what differs is not the depth, so no other one is asked.
+RELATED = ("within", "slots")
+
 Rule = Callable[[Evidence], Decision | None]
 
 
@@ -58,6 +61,21 @@ def _seen_once(e: Evidence) -> Decision | None:
     return Decision(verdict_class="unproven", effect="open", reason=reason, wanted=e.missing)
 
 
+def _draws_differ(e: Evidence) -> Decision | None:
+    """Name turns of one cell that drew other answers, though the seed and the prompt are the same."""
+    if e.kind != "within" or not e.sampled or not e.field("tokens"):
+        return None
+    reason = f"{e.a.label} does not draw one answer again in one process, from one seed and one prompt"
+    return _decision("nondeterministic", "open", reason)
+
+
+def _was_not_refused(e: Evidence) -> Decision | None:
+    finish = e.field("finish_reason")
+    if e.kind != "within" or finish is None or finish.b != "refused":
+        return None
+    return _decision("prompt-mismatch", "fail", "a prompt that must be refused was answered")
+
+
 def _prompts_differ(e: Evidence) -> Decision | None:
     if e.prompts_equal is False:
         return _decision("prompt-mismatch", "fail", "the two arms were not sent the same prompt")
@@ -82,9 +100,32 @@ def _is_near_tie(e: Evidence) -> Decision | None:
     """Explain a flip between depths or builds: its margin is one of rounding, and its place stays."""
     if e.kind not in ("speculation", "build") or not e.field("tokens") or not _is_tie(e) or not e.stays_put:
         return None
+    return _explain(e, "it stays put")
+
+
+def _is_flipped_tie(e: Evidence) -> Decision | None:
+    """Explain a flip within a cell or beside another request by a margin that rounding can bridge.
+
+    There is no depth to sweep. In its place stands that both sides have the same two candidates there, and
+    margins before that agree as a sound state's do.
+    """
+    if e.kind not in RELATED or not e.field("tokens") or not _is_tie(e):
+        return None
+    if not e.swapped or not _agrees_before(e):
+        return None
+    return _explain(
+        e, "both sides have the same two" + (", and agree on the tokens before" if e.noise else "")
+    )
+
+
+def _explain(e: Evidence, shown: str) -> Decision:
     effect: Effect = "explained" if e.policy == "explain" else "fail"
-    reason = f"the two candidates are {_gap(e.gap)} apart, at most {e.tie_gap:g} is a tie, and it stays put"
+    reason = f"the two candidates are {_gap(e.gap)} apart, at most {e.tie_gap:g} is a tie, and {shown}"
     return Decision(verdict_class="near-tie", effect=effect, reason=reason)
+
+
+def _agrees_before(e: Evidence) -> bool:
+    return e.noise is None or e.noise.largest <= e.tie_gap
 
 
 def _is_tie(e: Evidence) -> bool:
@@ -98,7 +139,7 @@ def _ends_elsewhere(e: Evidence) -> Decision | None:
     name, longer = (e.a, e.b) if e.shorter == "a" else (e.b, e.a)
     if end.finish == "stop" and e.score is not None and e.score.agrees not in (None, e.shorter):
         return None  # no stop was due there, so it was a wrong choice and not a wrong end
-    if end.finish == "stop" and e.alike is False:
+    if end.finish == "stop" and (e.alike is False or (e.kind in RELATED and not e.alike)):
         return None  # one side chose the stop and the other did not: a choice again
     told = f"{name.label} ends with {end.finish} where {longer.label} goes on"
     if other.emitted_tokens is not None and other.emitted_tokens > e.cap_tokens:
@@ -111,13 +152,6 @@ def _ends_elsewhere(e: Evidence) -> Decision | None:
         reason=told,
         wanted=() if e.score else e.missing,
     )
-
-
-def _breaks_grammar(e: Evidence) -> Decision | None:
-    if None in (e.grammar_a, e.grammar_b) or e.grammar_a == e.grammar_b:
-        return None
-    name = e.b if e.grammar_a else e.a
-    return _decision("grammar", "fail", f"the answer of {name.label} alone breaks the grammar")
 
 
 def _needs_the_cache(e: Evidence) -> Decision | None:
@@ -149,7 +183,7 @@ def _gone_when_cold(e: Evidence) -> bool:
 
     Rounding explains no gap where the two arms, cold, give the same margins to the last digit.
     """
-    if not e.field("tokens") or e.cold is None or e.cold.outcome == "same":
+    if not e.field("tokens") or e.kind in RELATED or e.cold is None or e.cold.outcome == "same":
         return False
     if e.cold.repeats_a and e.cold.repeats_b:
         return False
@@ -174,21 +208,52 @@ def _too_far_apart(e: Evidence) -> Decision | None:
     gap = e.gap
     if gap is None and e.score is not None and e.score.agrees is not None:
         gap = e.score.gap
-    if not e.field("tokens") or gap is None or gap <= NUMERICS_GAP:
+    if not e.field("tokens") or e.kind in RELATED or gap is None or gap <= NUMERICS_GAP:
         return None
     reason = f"the candidates are {_gap(gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
     return _decision("state", "fail", reason)
+
+
+def _prefix_or_neighbour_tells(e: Evidence) -> Decision | None:
+    """Blame a reused prefix, or a request beside it, for what rounding cannot explain."""
+    gaps = (e.gap, e.gap_cold, e.score.gap if e.score else None)
+    gap = max((known for known in gaps if known is not None), default=0.0)
+    if not e.field("tokens") or e.kind not in RELATED or gap <= NUMERICS_GAP:
+        return None
+    apart = f"the candidates are {_gap(gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
+    if e.kind == "slots":
+        return _decision("state", "fail", f"{e.b.label} answers otherwise beside another request: {apart}")
+    if e.by_drafts:
+        reason = f"{e.a.label} answers one prompt in two ways, and only with drafts: {apart}"
+        return _decision("state", "fail", reason)
+    reason = f"{e.a.label} answers one prompt in two ways, with another prefix from the cache: {apart}"
+    return _decision("prefix-reuse", "fail", reason)
 
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:
     """Report a flip that another kernel can explain. It is never acquitted: a fault can be as small."""
     if e.kind not in ("speculation", "build") or not e.field("tokens") or e.gap is None or not e.stays_put:
         return None
-    effect: Effect = "open" if e.policy == "explain" else "fail"
-    reason = (
-        f"it stays put, but the candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}: "
-        "another kernel family, or a fault as small"
+    return _leave_open(
+        e, f"it stays put, but the candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}"
     )
+
+
+def _flips_no_tie(e: Evidence) -> Decision | None:
+    """Report the same within a cell or beside another request."""
+    if e.kind not in RELATED or not e.field("tokens") or e.gap is None:
+        return None
+    if not _is_tie(e):
+        return _leave_open(e, f"the candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}")
+    if e.swapped and e.noise:
+        apart = _gap(e.noise.largest)
+        return _leave_open(e, f"the candidates tie, but margins before it are up to {apart} apart")
+    return None
+
+
+def _leave_open(e: Evidence, reason: str) -> Decision:
+    effect: Effect = "open" if e.policy == "explain" else "fail"
+    reason += ": another kernel family, or a fault as small"
     return Decision(verdict_class="numerics", effect=effect, reason=reason)
 
 
@@ -207,7 +272,14 @@ def _not_shown(e: Evidence) -> Decision | None:
     if not e.field("tokens"):
         return None
     lacks = [] if e.gap is not None else ["the engine gave no margin"]
-    if not e.depths:
+    if e.kind in RELATED:
+        if e.cold is None and e.replay is None:
+            lacks = ["it was not asked again"]
+        elif e.replay is not None and e.replay.outcome != "same":
+            lacks = ["what ran in a fresh process does not show it"]
+        elif e.gap is not None and not e.swapped:
+            lacks.append("the two candidates did not just change places")
+    elif not e.depths:
         lacks.append("no other depth was tried")
     elif e.moves:
         lacks.append("the first difference moves with the depth")
@@ -254,17 +326,21 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("a cell failed", _cell_failed),
     ("an arm is void", _arm_is_void),
     ("an arm does not equal itself", _arm_is_unsteady),
+    ("another draw", _draws_differ),
+    ("a refusal is missing", _was_not_refused),
     ("seen once", _seen_once),
     ("the prompts differ", _prompts_differ),
     ("the stream is incomplete", _stream_is_incomplete),
     ("a tie that stays put", _is_near_tie),
+    ("a tie that a prefix or a neighbour flips", _is_flipped_tie),
     ("one answer is the beginning of the other", _ends_elsewhere),
-    ("one answer breaks the grammar", _breaks_grammar),
     ("gone without the cached prefix", _needs_the_cache),
     ("gone in a fresh process", _needs_what_ran_before),
     ("moves with the depth", _moves_with_depth),
     ("too far apart for rounding", _too_far_apart),
+    ("another prefix or a neighbour tells", _prefix_or_neighbour_tells),
     ("stays put, but is no tie", _rounds_otherwise),
+    ("a prefix or a neighbour flips what is no tie", _flips_no_tie),
     ("the paths are strict", _paths_differ),
     ("not shown", _not_shown),
     ("the same text, another finish reason", _finishes_otherwise),
@@ -281,10 +357,11 @@ RULES: tuple[tuple[str, Rule], ...] = (
 def _tell_margin(e: Evidence) -> list[str]:
     sides = [(e.a, e.gap_a), (e.b, e.gap_b)]
     known = [f"{_gap(gap)} in {arm.label}" for arm, gap in sides if gap is not None]
+    cold = [] if e.gap_cold is None else [f"margin of the turn alone in a fresh process: {_gap(e.gap_cold)}"]
     if not known:
-        return []
+        return cold
     swap = {True: ", the same two candidates in the other order", False: ", other candidates", None: ""}
-    return [f"margin between the two best logits: {', '.join(known)}{swap[e.swapped]}"]
+    return [f"margin between the two best logits: {', '.join(known)}{swap[e.swapped]}", *cold]
 
 
 def _tell_noise(e: Evidence) -> list[str]:
@@ -298,10 +375,14 @@ def _tell_noise(e: Evidence) -> list[str]:
 def _tell_reruns(e: Evidence) -> list[str]:
     words = {"same": "shows it again", "none": "does not show it", "elsewhere": "differs at another place"}
     told = []
-    if e.cold:
+    if e.cold and e.kind == "within":
+        like = "as asked for" if e.cold.repeats_b else "as given" if e.cold.repeats_a else "in a third way"
+        told.append(f"the turn alone in a fresh process is answered {like}")
+    elif e.cold:
         told.append(f"the turn alone in a fresh process {words[e.cold.outcome]}")
     if e.replay:
-        told.append(f"its conversation alone in a fresh process {words[e.replay.outcome]}")
+        beside = "with those beside it" if e.kind == "slots" else "alone"
+        told.append(f"its conversation {beside} in a fresh process {words[e.replay.outcome]}")
     if e.again:
         told.append(f"everything up to it in a fresh process {words[e.again.outcome]}")
     return told

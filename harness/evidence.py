@@ -1,16 +1,17 @@
 """Gathers what is known of each difference: from the cells of the plan, and from the probes that were run."""
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.cases import Case, Records, common_bytes, score_arm, sweep_depths
 from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
+from harness.expectations import expect_answer
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
 from harness.identity import show_bytes
-from harness.plan import CellSpec, Plan, ProbeKind
+from harness.margins import measure_noise, pick_own_margins, read_token_margins
+from harness.plan import Arm, CellSpec, Plan, ProbeKind
 from harness.streams import describe_incomplete
-from harness.transcript import Margin, TurnRecord
+from harness.transcript import TurnRecord
 
 RERUNS: tuple[ProbeKind, ...] = ("cold", "replay", "again")
 
@@ -22,8 +23,10 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
     """Put together what is known of one difference."""
     selves = {item.result.contrast.a: item for item in checked if item.result.contrast.kind == "self"}
     cold, replay, again = (compare_rerun(case, kind, latest) for kind in RERUNS)
-    unrepeated = tuple(arm.label for arm in unrepeated_arms(case.contrast, case.found, selves))
+    unrepeated = _name(unrepeated_arms(case.contrast, case.found, selves))
     shown_by = reproducing_kind(cold, replay)
+    if case.contrast.kind in ("within", "slots") and again is not None and again.outcome == "same":
+        shown_by = shown_by or "again"
     margins = _read_margins(case, shown_by, latest) if shown_by else _Margins()
     return Evidence(
         kind=case.contrast.kind,
@@ -35,9 +38,9 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         cap_tokens=case.turn.max_tokens,
         end_a=_end(case.a),
         end_b=_end(case.b),
-        unsteady=tuple(arm.label for arm in unsteady_arms(case.contrast, selves)),
+        unsteady=_name(unsteady_arms(case.contrast, selves)),
         unrepeated=unrepeated,
-        prompts_equal=None if case.typed else case.a.prompt == case.b.prompt,
+        prompts_equal=None if case.typed else case.relation is not None or case.a.prompt == case.b.prompt,
         stream=_check_stream(case),
         shorter=_find_shorter(case.a.text, case.b.text),
         cold=cold,
@@ -48,10 +51,31 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         alike=margins.alike,
         swapped=margins.swapped,
         noise=margins.noise,
+        gap_cold=_read_cold_gap(case, latest),
         cold_noise=_measure_cold_noise(case, latest) if cold and cold.outcome == "none" else None,
+        by_drafts=_only_with_drafts(case, checked),
+        sampled=plan.scenario(case.found.scenario).temperature > 0,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
         missing=tuple(_list_missing(plan, case, latest, cold, replay, seen_once=bool(unrepeated))),
+    )
+
+
+def _name(arms: Iterable[Arm]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(arm.label for arm in arms))
+
+
+def _only_with_drafts(case: Case, checked: Iterable[CheckedContrast]) -> bool:
+    """Say whether the arm without drafts was seen to keep the relation that this arm breaks."""
+    arm = case.contrast.a
+    if case.contrast.kind != "within" or not arm.depth:
+        return False
+    undrafted = replace(arm, depth=0)
+    return any(
+        (pair.cell_a.scenario, pair.a.conversation, pair.a.turn) == case.place
+        for item in checked
+        if item.result.contrast.kind == "within" and item.result.contrast.a == undrafted
+        for pair in item.identical
     )
 
 
@@ -74,28 +98,50 @@ def _find_shorter(a: bytes, b: bytes) -> Side | None:
 
 
 def _answer_of(latest: Records, spec: CellSpec) -> TurnRecord | None:
-    """Return the turn that a probe was run for: its last one."""
+    """Return the turn that a probe was run for: the last one of its conversation."""
     record = latest.get(spec)
-    if record is None or record.failure is not None or not record.turns:
+    if record is None or record.failure is not None or spec.probe is None:
         return None
-    return record.turns[-1]
+    own = [turn for turn in record.turns if turn.conversation == spec.probe.conversation]
+    return own[-1] if own else None
+
+
+def _sides_of(case: Case, kind: ProbeKind, latest: Records) -> tuple[TurnRecord, TurnRecord] | None:
+    """Return what both sides answered when run again; None when they were not, or did not answer.
+
+    Turns of one cell are in one probe: the turn, and what its cell makes the scenario ask for. When cold both
+    are one turn.
+    """
+    spec_a, spec_b = (case.spec(arm, kind) for arm in (case.probed_a, case.probed_b))
+    a = case.a if case.recorded_a else _answer_of(latest, spec_a)
+    b = _answer_of(latest, spec_b)
+    if case.relation is not None and a is not None and kind != "cold":
+        turns = {(turn.conversation, turn.turn): turn for turn in latest[spec_a].turns}
+        b = expect_answer(case.relation, turns)
+    return None if a is None or b is None else (a, b)
 
 
 def compare_rerun(case: Case, kind: ProbeKind, latest: Records) -> Rerun | None:
     """Return what running both arms again showed; None when the probes of that kind were not run."""
-    a = case.a if case.recorded_a else _answer_of(latest, case.spec(case.probed_a, kind))
-    b = _answer_of(latest, case.spec(case.probed_b, kind))
-    if a is None or b is None:
+    sides = _sides_of(case, kind, latest)
+    if sides is None:
         return None
+    a, b = sides
     first = _first_difference(a.text, b.text)
     expected = _first_difference(case.a.text, case.b.text)
+    if case.relation is not None:
+        first = None if _agree(a, b) else first
+        expected = None if _agree(case.a, case.b) else expected
     same = first == expected
     if expected is None:
         same = first is None and (a.finish, b.finish) == (case.a.finish, case.b.finish)
+    if case.relation is not None and kind == "cold":
+        same = False
+    agree = _repeats if case.relation is None else _agree
     return Rerun(
         outcome="same" if same else "none" if first is None else "elsewhere",
-        repeats_a=_repeats(a, case.a),
-        repeats_b=_repeats(b, case.b),
+        repeats_a=agree(a, case.a),
+        repeats_b=agree(b, case.b),
     )
 
 
@@ -108,6 +154,14 @@ def _repeats(again: TurnRecord, first: TurnRecord) -> bool:
     if again.finish == "length":
         return first.text.startswith(again.text)
     return again.text == first.text
+
+
+def _agree(a: TurnRecord, b: TurnRecord) -> bool:
+    """Say whether two answers are the same as far as their caps, which may differ, let them go."""
+    shorter, longer = sorted((a, b), key=lambda turn: len(turn.text))
+    return shorter.text == longer.text or (
+        shorter.finish == "length" and longer.text.startswith(shorter.text)
+    )
 
 
 def reproducing_kind(cold: Rerun | None, replay: Rerun | None) -> ProbeKind | None:
@@ -128,15 +182,21 @@ class _Margins:
 
 def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
     """Return what the engine said of the first choice that differs, and of those before it."""
-    a = _margins_of(_answer_of(latest, case.spec(case.probed_a, kind)))
-    b = _margins_of(_answer_of(latest, case.spec(case.probed_b, kind)))
+    sides = _sides_of(case, kind, latest)
+    if sides is None:
+        return _Margins()
+    a, b = map(read_token_margins, sides)
     index = case.token_index
+    if sides[1].shared_margins is not None and a and index is not None:
+        # Where its lines do not show that the two candidates changed places, they are of no use.
+        b = pick_own_margins(a, sides[1].shared_margins, index) or None
     if index is None and a and b:
         # Without boundaries the choices themselves show which token is the first that differs.
         pairs = enumerate(zip(a, b, strict=False))
         index = next((i for i, (left, right) in pairs if left.best != right.best), None)
     if index is None:
         return _Margins()
+    hidden = sides[1].shared_margins is not None and b is None
     at_a = a[index] if a and index < len(a) else None
     at_b = b[index] if b and index < len(b) else None
     both = at_a is not None and at_b is not None
@@ -144,42 +204,42 @@ def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
         gap_a=at_a.gap if at_a else None,
         gap_b=at_b.gap if at_b else None,
         alike=at_a.best == at_b.best if at_a and at_b else None,
-        swapped=(at_a.best, at_a.second) == (at_b.second, at_b.best) if at_a and at_b else None,
-        noise=_measure_noise(a[:index], b[:index]) if both and a and b else None,
+        swapped=(
+            (at_a.best, at_a.second) == (at_b.second, at_b.best)
+            if at_a and at_b
+            else False
+            if hidden
+            else None
+        ),
+        noise=measure_noise(a[:index], b[:index]) if both and a and b else None,
     )
 
 
 def _measure_cold_noise(case: Case, latest: Records) -> Noise | None:
-    a = _margins_of(_answer_of(latest, case.spec(case.probed_a, "cold")))
-    b = _margins_of(_answer_of(latest, case.spec(case.probed_b, "cold")))
-    return _measure_noise(a, b) if a and b and len(a) == len(b) else None
+    if case.contrast.kind in ("within", "slots"):
+        return None
+    sides = _sides_of(case, "cold", latest)
+    a, b = map(read_token_margins, sides) if sides else (None, None)
+    return measure_noise(a, b) if a and b and len(a) == len(b) else None
 
 
-def _margins_of(turn: TurnRecord | None) -> tuple[Margin, ...] | None:
-    return None if turn is None else match_margins(turn)
+def _read_cold_gap(case: Case, latest: Records) -> float | None:
+    """Return the margin of the cold turn where the two answers part, for turns of one cell and for slots.
 
-
-def match_margins(turn: TurnRecord) -> tuple[Margin, ...] | None:
-    """Return one margin for each token, or None when they cannot be told apart.
-
-    An engine that prints one line for each forward gives fewer lines than tokens with speculation on. Lines
-    and tokens match when there is a line for each token, and one more for a stop token that was chosen.
+    It is that of the turn alone, without a prefix or a neighbour, behind the text that both have in common.
     """
-    if turn.margins is None or turn.emitted_tokens is None:
+    answer = _answer_of(latest, case.spec(case.probed_a, "cold"))
+    margins, index = read_token_margins(answer), case.token_index
+    if case.contrast.kind not in ("within", "slots") or answer is None or margins is None or index is None:
         return None
-    extra = len(turn.margins) - turn.emitted_tokens
-    return turn.margins if extra == 0 or (extra == 1 and turn.finish != "length") else None
-
-
-def _measure_noise(a: Sequence[Margin], b: Sequence[Margin]) -> Noise | None:
-    apart = [abs(left.gap - right.gap) for left, right in zip(a, b, strict=True)]
-    if not apart:
-        return None
-    return Noise(tokens=len(apart), median=statistics.median(apart), largest=max(apart))
+    common = case.a.text[: case.prefix_bytes]
+    return margins[index].gap if answer.text.startswith(common) and index < len(margins) else None
 
 
 def _read_depths(plan: Plan, case: Case, latest: Records) -> tuple[DepthOutcome, ...]:
     """Return where the first difference from the undrafted answer is at other depths."""
+    if case.contrast.kind in ("within", "slots"):
+        return ()
     outcomes = []
     for depth in sweep_depths(plan, case.contrast.b.depth):
         arm = replace(case.probed_b, depth=depth)
@@ -231,6 +291,9 @@ def _list_missing(
     not show it either and an arm was not repeated.
     """
     tried = {spec for spec in latest if spec.probe is not None}
+    if case.contrast.kind in ("within", "slots"):
+        yield from _list_missing_reruns(plan, case, latest, cold, replay, seen_once=seen_once)
+        return
     if not case.typed and case.spec(case.asked[0], "cold") not in tried:
         yield "cold"
     gone = case.typed or (cold is not None and cold.outcome != "same")
@@ -249,8 +312,36 @@ def _list_missing(
         depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
         if any(case.spec(arm, "depth") not in tried for arm in depths):
             yield "depth"
+    if _can_score(plan, case) and case.spec(score_arm(case), "score") not in tried:
+        yield "score"
+
+
+def _list_missing_reruns(
+    plan: Plan, case: Case, latest: Records, cold: Rerun | None, replay: Rerun | None, *, seen_once: bool
+) -> Iterable[ProbeKind]:
+    """Yield the probes of turns of one cell, or of several slots, that were not tried.
+
+    The cold turn gives the margin, and so convicts what rounding cannot explain. Only the replay shows both
+    sides of the difference with their margins. Other depths say nothing here.
+    """
+    in_tokens = case.found.differences[0].field == "tokens"
+    asked_cold, replayed, asked_again = (_was_tried(case, kind, latest) for kind in RERUNS)
+    if in_tokens and not case.typed and not asked_cold:
+        yield "cold"
+    if (in_tokens or seen_once) and not replayed:
+        yield "replay"
+    if (in_tokens or seen_once) and replayed and not reproducing_kind(cold, replay) and not asked_again:
+        yield "again"
+    lacks_margin = in_tokens and asked_cold and _read_cold_gap(case, latest) is None
+    if lacks_margin and _can_score(plan, case) and case.spec(score_arm(case), "score") not in latest:
+        yield "score"
+
+
+def _was_tried(case: Case, kind: ProbeKind, latest: Records) -> bool:
+    return all(case.spec(arm, kind) in latest for arm in (case.probed_a, case.probed_b))
+
+
+def _can_score(plan: Plan, case: Case) -> bool:
     # A grammar that binds would begin anew behind the common part and force another token.
     grammar = plan.scenario(case.found.scenario).grammar
-    forced = grammar is not None and grammar.binds
-    if not case.typed and not forced and case.spec(score_arm(case), "score") not in tried:
-        yield "score"
+    return not case.typed and not (grammar is not None and grammar.binds)

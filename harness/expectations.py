@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from harness.margins import join_token_margins
 from harness.metrics import sum_reported
 from harness.relations import Relation
 from harness.transcript import TurnRecord
@@ -31,6 +32,7 @@ def expect_answer(relation: Relation, turns: Mapping[tuple[str, int], TurnRecord
         text=b"".join(part.text for part in parts),
         emitted_tokens=sum_reported(part.emitted_tokens for part in parts),
         token_lengths=_join_lengths(parts),
+        margins=join_token_margins(parts),
     )
 
 

@@ -95,14 +95,17 @@ class Evidence:
         stream: how an answer was sent in another number of tokens than the engine counted; empty if not.
         shorter: the side whose text is the beginning of the other's, when that is all that differs in it.
         end_a, end_b: the ends of the turns.
-        cold: the turn again as the first of a process. replay: its conversation again as the first of one.
-            again: all that ran before it, again.
+        cold: the turn again as the first of a process. replay: its conversation again as the first of one,
+            with those beside it where slots are compared. again: all that ran before it, again. Turns of one
+            cell are one turn when cold, so that never shows their difference.
         gap_a, gap_b: of the first choice that differs, from the engine.
         alike: both arms chose the same token there, whatever became of it.
         swapped: both arms have the same two candidates there, in the other order.
         noise: see :class:`Noise`. cold_noise: the same between the cold probes, over all they share.
         depths: the sweep. score: see :class:`Score`.
-        grammar_a, grammar_b: the answer obeys the turn's grammar.
+        gap_cold: of that choice in the cold turn, for turns of one cell and for several slots.
+        by_drafts: for turns of one cell: the arm without drafts answers as the scenario says.
+        sampled: the answers were drawn at a temperature above 0.
         missing: probes that were not tried yet, in the order in which they are worth their tokens.
     """
 
@@ -133,8 +136,9 @@ class Evidence:
     cold_noise: Noise | None = None
     depths: tuple[DepthOutcome, ...] = ()
     score: Score | None = None
-    grammar_a: bool | None = None
-    grammar_b: bool | None = None
+    gap_cold: float | None = None
+    by_drafts: bool = False
+    sampled: bool = False
     missing: tuple[ProbeKind, ...] = ()
 
     def field(self, name: str) -> Difference | None:
@@ -198,6 +202,11 @@ class Finding:
     facts: tuple[str, ...] = ()
     margin: float | None = None
     wanted: tuple[ProbeKind, ...] = ()
+
+    @property
+    def between_arms(self) -> bool:
+        """Whether it lies between two builds or draft depths."""
+        return len({(arm.build, arm.depth) for arm in self.arms}) > 1
 
     @property
     def place(self) -> str:

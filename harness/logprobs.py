@@ -11,7 +11,7 @@ from typing import Literal
 
 from engine_bindings.binding import EntryKind
 from harness.divergence import NUMERICS_GAP
-from harness.evidence import match_margins
+from harness.margins import read_token_margins
 from harness.findings import Finding
 from harness.plan import Arm, CellSpec, Plan, ProbeMark
 from harness.transcript import CellRecord, TurnRecord
@@ -181,7 +181,7 @@ def _judge_answer(answer: _Answer, other: _Answer | None) -> Iterator[Finding]:
 
 def _contradicts_margins(answer: _Answer) -> str:
     """Hold each logprob against the gap to the second best logit, which bounds it from above."""
-    margins = match_margins(answer.turn)
+    margins = read_token_margins(answer.turn)
     if margins is None:
         return ""
     pairs = zip(answer.logprobs, margins, strict=False)

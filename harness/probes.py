@@ -72,12 +72,14 @@ def price_probes(plan: Plan) -> int:
     common part is scored with one token.
     """
     depths = len(sweep_depths(plan, plan.depth))
+    slots = max(arm.slots for arm in plan.arms)
     dearest = max(
         sum(turn.max_tokens for turn in conversation.turns)
         for scenario in plan.scenarios
         for conversation in scenario.conversations
     )
-    return dearest * (2 + 2 + depths) + 1
+    # Between numbers of slots no other depth is asked, but a replay holds as many conversations as slots.
+    return dearest * (2 + 2 + max(depths, slots - 1)) + 1
 
 
 def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Iterator[Probe]:
@@ -106,9 +108,12 @@ def _build_probes(
     plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSpec, CellRecord]
 ) -> tuple[Probe, ...]:
     specs = [case.spec(arm, kind) for arm in _arms(plan, case, kind)]
-    scenario = _build_scenario(plan, case, kind, latest)
     return tuple(
-        Probe(spec=spec, scenario=scenario, settings=_margin_settings(plan, spec.arm))
+        Probe(
+            spec=spec,
+            scenario=_build_scenario(plan, case, spec, latest),
+            settings=_margin_settings(plan, spec.arm),
+        )
         for spec in specs
         if spec not in latest
     )
@@ -127,17 +132,24 @@ def _arms(plan: Plan, case: Case, kind: ProbeKind) -> list[Arm]:
     return list(case.asked)
 
 
-def _build_scenario(plan: Plan, case: Case, kind: ProbeKind, latest: dict[CellSpec, CellRecord]) -> Scenario:
+def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpec, CellRecord]) -> Scenario:
     scenario = plan.scenario(case.found.scenario)
     conversation = next(c for c in scenario.conversations if c.id == case.found.conversation)
+    kind = spec.probe.kind if spec.probe else "cold"
     if kind == "depth":
         shown = reproducing_kind(*(compare_rerun(case, k, latest) for k in ("cold", "replay")))
         kind = shown or "cold"
     if kind in ("replay", "again"):
         turns = (*conversation.turns[: case.found.turn], _short(case, case.turn))
         position = scenario.conversations.index(conversation)
-        before = scenario.conversations[:position] if kind == "again" else ()
-        return replace(scenario, conversations=(*before, replace(conversation, turns=turns)))
+        # As many as there are slots run at once; a conversation keeps its neighbours, as far as its turn.
+        first = position - position % spec.arm.slots
+        group = [
+            replace(other, turns=turns if other is conversation else other.turns[: case.found.turn + 1])
+            for other in scenario.conversations[first : first + spec.arm.slots]
+        ]
+        before = scenario.conversations[:first] if kind == "again" else ()
+        return replace(scenario, conversations=(*before, *group))
     alone = _ask_alone(case, conversation, kind)
     return replace(scenario, entry="prompt", conversations=(alone,))
 
@@ -163,7 +175,7 @@ def _as_exact_prompt(conversation: Conversation, turn: Turn, prompt: bytes) -> C
 
 def _short(case: Case, turn: Turn) -> Turn:
     """Lower the cap of a turn to what is needed to see the difference again."""
-    if case.a.text == case.b.text:
+    if case.a.text == case.b.text or case.found.differences[0].field != "tokens":
         return turn
     # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
     index = case.token_index if case.token_index is not None else case.prefix_bytes

@@ -66,6 +66,8 @@ class TurnRecord:
             chosen has one too. An engine may print none for accepted drafts.
         logprobs: natural logarithm of each emitted token's probability, where the request asked for it and
             the engine gave any; None in it for a token without one.
+        shared_margins: the same of all turns that ran at once, in the order in which they were printed: the
+            lines do not say whose they are.
     """
 
     conversation: str
@@ -91,6 +93,7 @@ class TurnRecord:
     token_lengths: tuple[int, ...] | None = None
     margins: tuple[Margin, ...] | None = None
     logprobs: tuple[float | None, ...] | None = None
+    shared_margins: tuple[Margin, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,8 +257,9 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     counts = f"{len(plan.arms)} arms, {pairs:,} pairs, {tokens:,} tokens compared"
     ties = _list_near_ties(comparison)
     places = count_near_ties(comparison)
-    between = "builds or depths" if plan.builds else "depths"
-    but = f" but for {places} proven near-tie{'' if places == 1 else 's'} between {between}" if ties else ""
+    between = f" between {'builds or depths' if plan.builds else 'depths'}"
+    between = between if all(finding.between_arms for finding in ties) else ""
+    but = f" but for {places} proven near-tie{'' if places == 1 else 's'}{between}" if ties else ""
     sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)

@@ -1,19 +1,19 @@
 """A session in serve mode with several slots: requests that run at once, told apart by their ids."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine_bindings.errors import EngineGarbageError, EngineRefusedError
 from engine_bindings.wire.errors import LocalProtocolError
 from engine_bindings.wire.events import Accepted, Data, Done, Refused, TurnProfile
-from engine_bindings.wire.stderr_lines import PrefixReuse, StderrEvent
+from engine_bindings.wire.stderr_lines import LogitGap, PrefixReuse, StderrEvent
 from harness.drivers.answer import Answer
 from harness.drivers.base import TurnRequest
 from harness.drivers.serve_session import ServeSession, build_refusal
 from harness.drivers.stdio import Ending, Reply, build_record
 from harness.drivers.turn_counts import TurnCounts
 from harness.drivers.waits import Waits
-from harness.transcript import TurnRecord
+from harness.transcript import Margin, TurnRecord
 
 
 @dataclass(kw_only=True)
@@ -41,9 +41,17 @@ class SlotsSession(ServeSession):
         self._read_answers(running, " and ".join(request.place for request in requests))
         self._transport.drain_stderr()
         events = self._log.take_events()
+        shared = _read_margins(events)
         return tuple(
-            build_record(
-                turn.request, turn.answer, turn.ending, _count_slot(turn.request.slot, events), turn.sent_ns
+            replace(
+                build_record(
+                    turn.request,
+                    turn.answer,
+                    turn.ending,
+                    _count_slot(turn.request.slot, events),
+                    turn.sent_ns,
+                ),
+                shared_margins=shared,
             )
             for turn in running.values()
             if turn.ending is not None
@@ -108,3 +116,12 @@ def _count_slot(slot: int, events: Sequence[StderrEvent]) -> TurnCounts:
         if isinstance(event, PrefixReuse) and event.slot == slot:
             counts = counts.add(event)
     return counts
+
+
+def _read_margins(events: Sequence[StderrEvent]) -> tuple[Margin, ...] | None:
+    """Return the margins of all turns together, None where none was printed."""
+    counts = TurnCounts()
+    for event in events:
+        if isinstance(event, LogitGap):
+            counts = counts.add(event)
+    return counts.margins

@@ -52,6 +52,20 @@ def tie(**changes: object) -> Evidence:
     return make(TEXT, **{**known, **changes})
 
 
+def within(*differences: Difference, **changes: object) -> Evidence:
+    """Return two turns of one cell: the first stands for the arm's own answer when asked cold."""
+    known = {"a": CHAT_ON, "b": CHAT_ON, "cold": CHANGED, "replay": AGAIN}
+    return make(*differences, kind="within", **{**known, **changes})
+
+
+def slots(*differences: Difference, **changes: object) -> Evidence:
+    known = {"a": SERVE_OFF, "b": replace(SERVE_OFF, slots=2), "cold": GONE, "replay": AGAIN}
+    return make(*differences, kind="slots", **{**known, **changes})
+
+
+FLIPPED = {"gap_a": 1e-4, "gap_b": 1e-4, "swapped": True, "noise": QUIET}
+REFUSED = count("finish_reason", "stop", "refused")
+
 CASES = {
     "nothing differs": (make(), "identical", "none"),
     "a cell failed": (make(TEXT, failed="it died"), "failed", "fail"),
@@ -114,7 +128,6 @@ CASES = {
         "stop-or-cap",
         "fail",
     ),
-    "one side breaks the grammar": (make(TEXT, grammar_a=True, grammar_b=False), "grammar", "fail"),
     "gone without the prefix": (
         make(TEXT, cold=CHANGED, replay=AGAIN, end_b=REUSED),
         "prefix-reuse",
@@ -149,6 +162,56 @@ CASES = {
     "no margin, but the score is far apart": (
         tie(gap_a=None, gap_b=None, score=Score(agrees="a", shown="'x'", gap=2.0)),
         "state",
+        "fail",
+    ),
+    "a tie on another prefix": (within(TEXT, **FLIPPED), "near-tie", "explained"),
+    "a tie at the first token": (within(TEXT, **{**FLIPPED, "noise": None}), "near-tie", "explained"),
+    "a tie on another prefix, but ties fail": (within(TEXT, **FLIPPED, policy="fail"), "near-tie", "fail"),
+    "a tie beside another request": (slots(TEXT, **FLIPPED), "near-tie", "explained"),
+    "a tie whose other side is not shown": (
+        slots(TEXT, gap_a=1e-4, swapped=False),
+        "unproven",
+        "open",
+    ),
+    "a tie behind margins that are far apart": (
+        within(TEXT, **{**FLIPPED, "noise": replace(QUIET, largest=0.01)}),
+        "numerics",
+        "open",
+    ),
+    "another kernel on another prefix": (within(TEXT, gap_a=1e-3, gap_b=1e-3), "numerics", "open"),
+    "another kernel beside another request": (slots(TEXT, gap_a=1e-3), "numerics", "open"),
+    "another kernel beside another request, but ties fail": (
+        slots(TEXT, gap_a=1e-3, policy="fail"),
+        "numerics",
+        "fail",
+    ),
+    "another prefix, not asked again": (within(TEXT, cold=None, replay=None), "unproven", "open"),
+    "another prefix, without a margin": (within(TEXT), "unproven", "open"),
+    "a tie on another prefix that does not come back": (
+        within(TEXT, replay=GONE, gap_cold=1e-4),
+        "unproven",
+        "open",
+    ),
+    "too far for rounding on another prefix": (within(TEXT, gap_a=9.0), "prefix-reuse", "fail"),
+    "too far for rounding when cold": (within(TEXT, replay=None, gap_cold=9.0), "prefix-reuse", "fail"),
+    "too far for rounding, with drafts only": (within(TEXT, gap_cold=9.0, by_drafts=True), "state", "fail"),
+    "too far for rounding beside another request": (slots(TEXT, gap_cold=9.0), "state", "fail"),
+    "too far for rounding, but seen once": (
+        slots(TEXT, gap_cold=9.0, replay=None, unrepeated=("serve/0x2",)),
+        "unproven",
+        "open",
+    ),
+    "stops on another prefix": (
+        within(TEXT, shorter="a", end_a=STOP, gap_cold=9.0),
+        "prefix-reuse",
+        "fail",
+    ),
+    "a refusal that is not given": (within(TEXT, REFUSED), "prompt-mismatch", "fail"),
+    "another draw from one seed": (within(TEXT, sampled=True), "nondeterministic", "open"),
+    "another count of turns of one cell": (within(count("drafted_tokens", 8, 9)), "counters", "fail"),
+    "another finish reason with several slots": (
+        slots(count("finish_reason", "stop", "length")),
+        "finish-reason",
         "fail",
     ),
     "another finish reason": (path(count("finish_reason", "stop", "length")), "finish-reason", "fail"),

@@ -51,6 +51,7 @@ def answer_probe(probe: Probe, records: tuple[CellRecord, ...], text: bytes, gap
         margins = tuple(Margin(best=1, second=2, gap=each) for each in gaps)
     turn = replace(
         first,
+        conversation=probe.spec.probe.conversation if probe.spec.probe else first.conversation,
         turn=0,
         text=text[: 4 * tokens],
         emitted_tokens=tokens,

@@ -9,6 +9,7 @@ from engine_bindings.errors import EngineRefusedError
 from harness.drivers.scripted import Err, Out, ScriptedTransport
 from harness.drivers.slots_session import SlotsSession
 from harness.drivers.stderr_log import StderrLog
+from harness.transcript import Margin
 from tests.harness.drivers.test_sessions import SERVE_READY, TIMEOUTS, request
 
 PROF = b"PROF 0.1 5 2 0.0 0.0 0.0 0.0 0.0 2\n"
@@ -42,6 +43,20 @@ def test_interleaved_answers_are_told_apart_by_their_ids() -> None:
     assert (first.finish, second.finish) == ("stop", "length")
     assert (first.cached_tokens, second.cached_tokens) == (1, 2)
     assert (first.done_ns, second.done_ns) == (20, 30)
+
+
+def test_margins_that_name_no_slot_are_kept_with_every_turn_they_may_be_of() -> None:
+    gap = b"LOGITGAP pos=%d top1=%d:2.000000 top2=7:1.000000 gap=1.000000000\n"
+    session, _ = open_session(
+        Err(data=b"[API] KV slot 0 prefix 1/5 token, prefill 4\n" + gap % (0, 3), late=True),
+        Err(data=gap % (1, 4), late=True),
+        Out(data=b"ACCEPT 1 5\nDATA 1 1\na\nACCEPT 2 3\nDATA 2 1\nx\n", at_ns=10),
+        Out(data=b"DONE 1 STAT 1 50.00 0.0 0.01 5 0\nDONE 2 STAT 1 50.00 0.0 0.01 3 1\n", at_ns=20),
+    )
+
+    for turn in session.run_together([FIRST, SECOND]):
+        assert turn.margins is None
+        assert turn.shared_margins == (Margin(best=3, second=7, gap=1.0), Margin(best=4, second=7, gap=1.0))
 
 
 def test_a_refusal_names_the_turn_that_was_refused() -> None:
