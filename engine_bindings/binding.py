@@ -49,6 +49,8 @@ class Capabilities:
         counters_repeat: forwards, drafts and acceptance are a pure function of prompt and settings, so that
             two runs, or both paths, must show the same; not so where a head reads rows that earlier turns
             left.
+        draws_repeat: sampled answers are a pure function of prompt, settings and seed too, so that one prompt
+            asked twice in one process must give the same; not so where all requests share one generator.
         context_tokens: size of the context unless another is asked for, None when it is not known.
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
@@ -67,6 +69,7 @@ class Capabilities:
     context_paths: frozenset[EnginePath] = frozenset()
     grammar: GrammarSupport = "none"
     counters_repeat: bool = False
+    draws_repeat: bool = False
     context_tokens: int | None = None
     margin_pin: Pin | None = None
     reports_logprobs: frozenset[EnginePath] = frozenset()

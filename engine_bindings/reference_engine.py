@@ -27,6 +27,7 @@ CAPABILITIES = Capabilities(
     context_paths=frozenset({"chat"}),
     grammar="constraint",
     counters_repeat=True,
+    draws_repeat=True,
     context_tokens=4096,
     margin_pin=Pin(name="COLI_LOGIT_GAP", value="1", reason="prints the two best logits of every choice"),
     reports_logprobs=frozenset({"serve"}),

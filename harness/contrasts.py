@@ -13,7 +13,7 @@ from harness.identity import Difference, compare_turns
 from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair
 from harness.plan import Arm, CellSpec, Contrast, Plan
 
-ContrastState = Literal["identical", "explained", "different", "undecided", "not checked"]
+ContrastState = Literal["identical", "explained", "different", "undecided", "sampled", "not checked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,8 @@ class ContrastResult:
     Attributes:
         contrast: the arms and the relation.
         state: ``different`` is proven, and no near-tie: both arms are what they should be and equal
-            themselves. ``explained``: nothing differs but proven near-ties.
+            themselves. ``explained``: nothing differs but proven near-ties. ``sampled``: all answers were
+            drawn, so they are tested for one distribution and not compared.
         reasons: why it is undecided, in plain sentences.
         pairs_checked, pairs_identical: turns.
         tokens_compared: tokens in the pairs checked, each pair once.
@@ -54,7 +55,8 @@ class ContrastResult:
         excluded_after_difference: later turns of a conversation that had differed: their prompts differ too.
         excluded_void: turns of void cells.
         excluded_sampled: turns at a temperature above 0, whose text differs between arms by design. An arm is
-            held against itself all the same: its seed is fixed.
+            held against itself all the same: its seed is fixed; and so are turns of one cell, where the
+            engine's draws repeat.
         missing: pairs without both sides.
         not_compared: fields that a side does not report.
         found: the first difference of each conversation.
@@ -124,6 +126,7 @@ class _Tally:
             prefix_uncertain=pair.prefix_uncertain,
             prefix_moved=pair.prefix_moved,
             answers_only=pair.answers_only,
+            same_request=pair.same_request,
             counters=counters,
         )
         self.not_compared.update(comparison.not_compared)
@@ -141,7 +144,7 @@ def _count_contrast(
     for pair in pairs.pairs:
         if "void" in (cells[pair.cell_a].state, cells[pair.cell_b].state):
             tally.excluded["void"] += 1
-        elif plan.scenario(pair.cell_a.scenario).temperature > 0 and pairs.contrast.kind != "self":
+        elif not plan.compares_texts(pairs.contrast, pair.cell_a.scenario):
             tally.excluded["sampled"] += 1
         else:
             tally.add(pair, counters=plan.compares_counters(pairs.contrast, pair.cell_a.scenario))
@@ -208,7 +211,8 @@ def _decide(
     ]
     doubts += _open_points(result, cells)
     # What a difference is worth is decided from its evidence, by ``settle_contrast``.
-    state: ContrastState = "undecided" if doubts or result.found else "identical"
+    state: ContrastState = "identical" if result.pairs_checked else "sampled"
+    state = "undecided" if doubts or result.found else state
     return replace(result, state=state, reasons=tuple(doubts))
 
 
@@ -261,7 +265,7 @@ def _turn_key(pair: TurnPair) -> tuple[str, str, int]:
 
 def _open_points(result: ContrastResult, cells: Mapping[CellSpec, CellEngagement]) -> list[str]:
     points = _left_out(result)
-    if result.pairs_checked == 0 and not points:
+    if result.pairs_checked == 0 and not points and not result.excluded_sampled:
         points.append("nothing was compared")
     on_arms = [arm for arm in (result.contrast.a, result.contrast.b) if arm.depth]
     for arm in on_arms:

@@ -27,19 +27,23 @@ class DistributionRow:
     @property
     def sentence(self) -> str:
         """What the test says, in words and numbers."""
-        where = f"{self.scenario}, {self.group}: {self.a.label} and {self.b.label}"
+        return f"{self.scenario}, {self.group}: {self.a.label} and {self.b.label} {self.result}"
+
+    @property
+    def result(self) -> str:
+        """The same without the place and the arms."""
         size = f"{self.test.pairs} draws, {self.test.outcomes} different answers"
         if self.test.p_value is None:
-            return f"{where}: {size}: too few to test, {MIN_PAIRS} are needed"
+            return f"gave {size}: too few to test, {MIN_PAIRS} are needed"
         found = "draw from different distributions" if self.test.differs else "show no different distribution"
-        return f"{where} {found} (p = {self.test.p_value:.4f}, error rate {ALPHA:g}, {size})"
+        return f"{found} (p = {self.test.p_value:.4f}, error rate {ALPHA:g}, {size})"
 
 
 def compare_distributions(plan: Plan, records: Mapping[CellSpec, CellRecord]) -> tuple[DistributionRow, ...]:
-    """Test every group of draws in every contrast between two arms of one path or one depth."""
+    """Test every group of draws in every contrast between two arms."""
     rows = []
     for contrast in plan.contrasts:
-        if contrast.kind not in ("path", "speculation"):
+        if contrast.kind in ("self", "within"):
             continue
         for scenario in plan.scenarios:
             if scenario.temperature == 0:
@@ -76,7 +80,7 @@ def name_distribution(row: DistributionRow) -> Finding:
         scenario=row.scenario,
         conversation=row.group,
         turn=0,
-        reason=row.sentence,
+        reason=row.result,
     )
 
 

@@ -299,14 +299,14 @@ def _finishes_otherwise(e: Evidence) -> Decision | None:
     return _decision(
         "finish-reason",
         "fail",
-        f"the same text ends with {finish.a} in {e.a.label} and with {finish.b} in {e.b.label}",
+        f"the same text ends with {finish.a} in {_sides(e)[0]} and with {finish.b} in {_sides(e)[1]}",
     )
 
 
 def _prefix_differs(e: Evidence) -> Decision | None:
     for name in ("cached_tokens", "prefill_tokens"):
         if count := e.field(name):
-            said = f"{name} {count.a} in {e.a.label}, {count.b} in {e.b.label}"
+            said = f"{name} {count.a} in {_sides(e)[0]}, {count.b} in {_sides(e)[1]}"
             return _decision("prefix-reuse", "fail", f"the same prompt was not reused alike: {said}")
     return None
 
@@ -314,7 +314,8 @@ def _prefix_differs(e: Evidence) -> Decision | None:
 def _counts_differ(e: Evidence) -> Decision | None:
     if not e.differences:
         return None
-    said = ", ".join(f"{d.field} {d.a} in {e.a.label}, {d.b} in {e.b.label}" for d in e.differences)
+    a, b = _sides(e)
+    said = ", ".join(f"{d.field} {d.a} in {a}, {d.b} in {b}" for d in e.differences)
     return _decision("counters", "fail", f"the same text, but {said}")
 
 
@@ -355,8 +356,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def _tell_margin(e: Evidence) -> list[str]:
-    sides = [(e.a, e.gap_a), (e.b, e.gap_b)]
-    known = [f"{_gap(gap)} in {arm.label}" for arm, gap in sides if gap is not None]
+    sides = zip(_sides(e), (e.gap_a, e.gap_b), strict=True)
+    known = [f"{_gap(gap)} in {side}" for side, gap in sides if gap is not None]
     cold = [] if e.gap_cold is None else [f"margin of the turn alone in a fresh process: {_gap(e.gap_cold)}"]
     if not known:
         return cold
@@ -406,6 +407,12 @@ def _tell_score(e: Evidence) -> list[str]:
 
 
 _FACTS = (_tell_margin, _tell_noise, _tell_reruns, _tell_depths, _tell_score)
+
+
+def _sides(e: Evidence) -> tuple[str, str]:
+    if e.kind == "within":
+        return "the answer", "what it must equal"
+    return e.a.label, e.b.label
 
 
 def _decision(verdict_class: VerdictClass, effect: Effect, reason: str) -> Decision:

@@ -91,6 +91,7 @@ def _first_difference(plan: Plan, contrast: Contrast, pairs: Iterable[TurnPair])
             prefix_uncertain=pair.prefix_uncertain,
             prefix_moved=pair.prefix_moved,
             answers_only=pair.answers_only,
+            same_request=pair.same_request,
             counters=plan.compares_counters(contrast, pair.cell_a.scenario),
         )
         if comparison.differences:

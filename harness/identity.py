@@ -60,6 +60,7 @@ def compare_turns(
     prefix_uncertain: bool = False,
     prefix_moved: bool = False,
     answers_only: bool = False,
+    same_request: bool = False,
     counters: bool = False,
 ) -> TurnComparison:
     """Compare two turns field by field.
@@ -67,7 +68,9 @@ def compare_turns(
     Behind a stop string the engine may have gone on for as many tokens as it took to hear of it, so the
     token count of such a turn is not compared, nor is the prefix that the next turn finds in the cache. A
     cancelled answer may end anywhere: it must be the beginning of the other one, and that is all. The same
-    holds of an answer that ended at its cap where only the answers are compared, since the caps may differ.
+    holds of an answer that ended at its cap where only the answers are compared, since the caps may differ;
+    unless both are one request: then the ends, and what was drafted, are compared too, whatever was found in
+    the cache.
 
     Args:
         a: one turn.
@@ -75,18 +78,20 @@ def compare_turns(
         prefix_uncertain: the turn before was cut at a stop string on at least one side.
         prefix_moved: the sides run in different contexts, so only the prefix is not compared.
         answers_only: the prompts are not the same ones, so their counts are not compared.
+        same_request: with ``answers_only``: prompt, cap and stop strings are the same.
         counters: both sides must also draft and verify alike: their depth is the same, and the engine's
             counts depend on nothing but the prompt.
     """
     found: list[Difference] = []
     skipped: list[Field] = []
-    beginning = _may_end_early(a, b, answers_only=answers_only)
+    beginning = _may_end_early(a, b, caps_differ=answers_only and not same_request)
     if difference := _compare_beginnings(a, b, beginning) if beginning else _compare_tokens(a, b):
         found.append(difference)
     if a.finish != b.finish and not beginning:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
     counts = _counts(a, b, prefix_uncertain=prefix_uncertain or prefix_moved, answers_only=answers_only)
-    if counters and not prefix_uncertain and "stop-string" not in (a.finish, b.finish) and not beginning:
+    counted = same_request if answers_only else not prefix_uncertain
+    if counters and counted and "stop-string" not in (a.finish, b.finish) and not beginning:
         counts += _draft_counts(a, b)
     if a.finish == b.finish == "refused":
         counts = []
@@ -145,11 +150,11 @@ def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:
     return _describe_boundary(a.text, ends_a, ends_b)
 
 
-def _may_end_early(a: TurnRecord, b: TurnRecord, *, answers_only: bool) -> tuple[TurnRecord, ...]:
+def _may_end_early(a: TurnRecord, b: TurnRecord, *, caps_differ: bool) -> tuple[TurnRecord, ...]:
     """Return the sides that need only be the beginning of the other: cancelled, or at a cap of their own."""
     if "refused" in (a.finish, b.finish):
         return ()
-    early = ("cancelled", "length") if answers_only else ("cancelled",)
+    early = ("cancelled", "length") if caps_differ else ("cancelled",)
     return tuple(turn for turn in (a, b) if turn.finish in early)
 
 

@@ -23,7 +23,8 @@ class TurnPair:
     then holds in its cache depends on when it heard of the stop; and between two kinds of engine.
     ``prefix_moved``: a side runs in another context, where something else ran before, so only the prefix
     differs by design. ``answers_only`` is true where the prompts of the two differ, so that only what was
-    answered must be the same.
+    answered must be the same. ``same_request`` is true where the two differ in what ran before them only:
+    their prompt, cap and stop strings are the same.
     """
 
     cell_a: CellSpec
@@ -33,6 +34,7 @@ class TurnPair:
     prefix_uncertain: bool
     answers_only: bool = False
     prefix_moved: bool = False
+    same_request: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,7 @@ def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[Tur
                     b=expected,
                     prefix_uncertain=True,
                     answers_only=True,
+                    same_request=relation.same_limits and turn.prompt == expected.prompt,
                 )
             )
     return pairs

@@ -188,7 +188,8 @@ class Plan:
         cells: in the order in which they are to be run.
         near_tie: whether a proven near-tie between two depths is explained, or fails like any difference.
         tie_gap: the largest gap between two logits that counts as a near-tie.
-        counters_repeat, margin_pin, max_depth, logprob_paths: what the engine can show, as its binding says.
+        counters_repeat, draws_repeat, margin_pin, max_depth, logprob_paths: what the engine can show, as its
+            binding says.
         context_tokens: size of the context, None when it is not known.
         builds: the engines that are held against each other, the baseline first; empty for one engine alone.
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
@@ -208,6 +209,7 @@ class Plan:
     near_tie: NearTiePolicy = "explain"
     tie_gap: float = DEFAULT_TIE_GAP
     counters_repeat: bool = False
+    draws_repeat: bool = False
     margin_pin: Pin | None = None
     max_depth: int = MAX_DEPTH
     logprob_paths: tuple[EnginePath, ...] = ()
@@ -259,6 +261,15 @@ class Plan:
         """Say whether a contrast holds two kinds of engine against each other, which count differently."""
         a, b = self.build_of(contrast.a), self.build_of(contrast.b)
         return a is not None and b is not None and (a.kind != b.kind or contrast.a.path != contrast.b.path)
+
+    def compares_texts(self, contrast: Contrast, scenario: str) -> bool:
+        """Say whether the answers of both sides must be the same in a scenario: at temperature 0 they must.
+
+        Above it an arm must repeat itself, as its seed is fixed; between arms only the distribution is one.
+        """
+        if self.scenario(scenario).temperature == 0 or contrast.kind == "self":
+            return True
+        return contrast.kind == "within" and self.draws_repeat
 
     def compares_counters(self, contrast: Contrast, scenario: str) -> bool:
         """Say whether both sides must draft and verify alike in a scenario.
@@ -314,6 +325,7 @@ def build_plan(
         near_tie=near_tie,
         tie_gap=tie_gap,
         counters_repeat=able.counters_repeat,
+        draws_repeat=able.draws_repeat,
         margin_pin=able.margin_pin,
         context_tokens=context_tokens or able.context_tokens,
         max_depth=min(MAX_DEPTH, able.max_depth),

@@ -2,26 +2,39 @@
 
 from dataclasses import dataclass
 
-from harness.scenario import Scenario
+from harness.scenario import Conversation, Scenario, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
     """One turn's answer must be the joined answers of ``parts``, or a refusal where there are none.
 
-    ``turn`` and ``parts`` are indexes of turns in the conversation, from 0.
+    ``turn`` and ``parts`` are indexes of turns in the conversation, from 0. ``same_limits``: there is one
+    part, with the cap and the stop strings of the turn, so that both must end alike too.
     """
 
     conversation: str
     turn: int
     parts: tuple[int, ...]
+    same_limits: bool = False
 
 
 def list_relations(scenario: Scenario) -> tuple[Relation, ...]:
     """Return the relations of a scenario in the order of its turns."""
     return tuple(
-        Relation(conversation=conversation.id, turn=index, parts=tuple(number - 1 for number in turn.same_as))
+        _build_relation(conversation, index, turn)
         for conversation in scenario.conversations
         for index, turn in enumerate(conversation.turns)
         if turn.same_as or turn.refusal == "expected"
+    )
+
+
+def _build_relation(conversation: Conversation, index: int, turn: Turn) -> Relation:
+    parts = tuple(number - 1 for number in turn.same_as)
+    limits = [(asked.max_tokens, asked.stop) for asked in (turn, *(conversation.turns[p] for p in parts))]
+    return Relation(
+        conversation=conversation.id,
+        turn=index,
+        parts=parts,
+        same_limits=len(parts) == 1 and limits[0] == limits[1],
     )

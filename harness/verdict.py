@@ -11,6 +11,7 @@ from harness.findings import Finding, VerdictClass
 from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
 from harness.plan import PATH_WORDS, Arm, Plan
+from harness.two_sample import ALPHA
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
 
@@ -49,7 +50,8 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
     if faults:
         return _fail(comparison, sorted(faults, key=lambda finding: _rank(comparison, finding)))
     doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
-    if not doubts and not any(result.pairs_checked for result in comparison.contrasts):
+    compared = any(result.pairs_checked for result in comparison.contrasts) or comparison.distributions
+    if not doubts and not compared:
         doubts = [("void", "no pair of turns was compared")]
     if doubts:
         sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
@@ -234,7 +236,21 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
         for check in comparison.logprobs
         if check.state == "not checked"
     ]
+    doubts += [("unproven", reason) for reason in _list_untested(comparison)]
     return doubts
+
+
+def _list_untested(comparison: Comparison) -> list[str]:
+    """Return what is open about sampled answers: too few draws, or none that could be tested."""
+    few = [row.sentence for row in comparison.distributions if row.test.p_value is None]
+    tested = {row.contrast for row in comparison.distributions}
+    untested = [
+        f"{result.contrast.name}: all answers are sampled, and no turn has draws that could be tested"
+        for result in comparison.contrasts
+        if result.state == "sampled" and result.contrast.kind != "within"
+        if result.contrast.name not in tested
+    ]
+    return [*few, *untested]
 
 
 def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictClass, str]]:
@@ -260,9 +276,29 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     between = f" between {'builds or depths' if plan.builds else 'depths'}"
     between = between if all(finding.between_arms for finding in ties) else ""
     but = f" but for {places} proven near-tie{'' if places == 1 else 's'}{between}" if ties else ""
-    sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts})"
+    tests = _describe_tests(comparison)
+    sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts}{tests and f'; {tests}'})"
+    if not has_compared_arms(comparison):
+        selves = [result for result in comparison.contrasts if result.contrast.kind == "self"]
+        repeats = ", and each arm repeats its own" if all(r.state == "identical" for r in selves) else ""
+        sentence = f"PASS: sampled answers at depth {depths}: {tests}{repeats} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
+
+
+def has_compared_arms(comparison: Comparison) -> bool:
+    """Say whether any token of one arm was held against one of another, which sampled answers never are."""
+    between = [r for r in comparison.contrasts if r.contrast.kind not in ("self", "within")]
+    return any(result.tokens_compared for result in between)
+
+
+def _describe_tests(comparison: Comparison) -> str:
+    rows = comparison.distributions
+    if not rows:
+        return ""
+    draws = sorted({row.test.pairs for row in rows})
+    size = f"{draws[0]}" if len(draws) == 1 else f"{draws[0]} to {draws[-1]}"
+    return f"{len(rows)} tests of {size} draws show no other distribution, error rate {ALPHA:g} each"
 
 
 def _claim_pass(plan: Plan) -> str:

@@ -16,6 +16,7 @@ MAX_STDERR_LINES = 8
 
 _STATE_STYLES = {
     "identical": "",
+    "sampled": "",
     "on": "",
     "off": "",
     "different": "red",

@@ -26,7 +26,7 @@ from harness.environment import Environment
 from harness.plan import Arm, Plan
 from harness.report import Report
 from harness.rundir import read_run
-from harness.verdict import count_near_ties
+from harness.verdict import count_near_ties, has_compared_arms
 
 SERVED_SLOTS = 1
 
@@ -90,6 +90,11 @@ def _issue(
     run_id: str,
     key_file: Path | None,
 ) -> Certificate:
+    if not has_compared_arms(report.comparison):
+        raise UsageError(
+            "only sampled answers were tested, and no token of one arm was held against another's",
+            hint="add a scenario at temperature 0",
+        )
     launch = launcher.launch(Arm(path="serve", depth=plan.depth), plan.scenarios[0])
     binding: Binding = launcher.binding
     facts = read_facts(

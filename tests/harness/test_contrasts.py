@@ -137,12 +137,12 @@ def test_an_arm_without_a_second_run_is_not_checked_against_itself():
     assert own.reasons == (f"4 turns left out: cell '{plan.cells[-1].key}' not measured",)
 
 
-def test_sampled_turns_are_left_out_and_a_run_of_nothing_else_is_open():
+def test_sampled_turns_are_left_out_and_a_run_of_nothing_else_is_said_to_be_sampled():
     result = results(make_plan(make_scenario(temperature=0.7)), healthy)["path off"]
     assert (result.state, result.excluded_sampled, result.reasons) == (
-        "undecided",
+        "sampled",
         8,
-        ("nothing was compared",),
+        (),
     )
     mixed = make_plan(make_scenario("a"), make_scenario("b", temperature=0.7))
     assert results(mixed, healthy)["path off"].state == "identical"

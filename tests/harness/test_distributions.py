@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from harness.plan import CellSpec, Plan, build_plan
-from harness.scenario import parse_scenario
+from harness.probes import plan_probes
+from harness.scenario import Scenario, parse_scenario
 from harness.transcript import TurnRecord
+from harness.verdict import has_compared_arms
 from tests.harness.run_builders import judge_run, make_scenario, run_healthy
 
 TEXT = """
@@ -56,13 +60,89 @@ def test_another_distribution_fails_and_says_so():
         "speculation serve",
     }
     assert verdict.status == "fail"
-    assert "chat/0 and chat/3 draw from different distributions (p = 0.0001" in verdict.sentence
+    assert verdict.sentence.startswith(
+        "FAIL: state: chat/0 and chat/3 in drawn, c, turn 1: draw from different distributions (p = 0.0001"
+    )
 
 
-def test_too_few_draws_are_said_to_be_too_few():
+def test_too_few_draws_are_said_to_be_too_few_and_prove_nothing():
     plan = make_drawn_plan(8)
-    rows = judge_run(plan, run_healthy(plan))[0].distributions
-    assert rows[0].sentence.endswith("too few to test, 30 are needed")
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert comparison.distributions[0].sentence.endswith("too few to test, 30 are needed")
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "unproven")
+    assert "8 draws" in verdict.sentence
+
+
+def parse_drawn(text: str = TEXT) -> Scenario:
+    return parse_scenario(text, "s.toml", lambda name: "")
+
+
+def test_a_sampled_scenario_alone_passes_and_says_what_was_tested():
+    plan = build_plan([parse_drawn()])
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert {c.state for c in comparison.contrasts if c.contrast.kind != "self"} == {"sampled"}
+    assert verdict.status == "pass"
+    assert verdict.sentence == (
+        "PASS: sampled answers at depth 0 and 3: 4 tests of 40 draws show no other distribution, error rate "
+        "0.001 each, and each arm repeats its own (4 arms, 160 pairs, 320 tokens compared)"
+    )
+    assert not has_compared_arms(comparison)
+
+
+def test_it_does_not_say_that_arms_repeat_themselves_when_they_ran_once():
+    plan = build_plan([parse_drawn()], repetitions=1)
+    _, verdict = judge_run(plan, run_healthy(plan))
+    assert verdict.status == "pass"
+    assert "repeats its own" not in verdict.sentence
+
+
+def test_a_pass_beside_other_scenarios_tells_of_the_tests_too():
+    plan = make_drawn_plan()
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert "gives the same tokens" in verdict.sentence
+    assert "; 4 tests of 40 draws show no other distribution, error rate 0.001 each)" in verdict.sentence
+    assert has_compared_arms(comparison)
+
+
+def test_sampled_answers_without_draws_prove_nothing():
+    plan = build_plan([parse_drawn(TEXT.replace("draws = 40", ""))])
+    _, verdict = judge_run(plan, run_healthy(plan))
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "unproven")
+    assert "no turn has draws that could be tested" in verdict.sentence
+
+
+TWICE = (
+    TEXT
+    + """
+[[conversation]]
+id = "twice"
+[[conversation.turn]]
+user = "Say"
+[[conversation.turn]]
+user = "Say"
+after = 0
+same_as = [1]
+"""
+)
+
+
+@pytest.mark.parametrize(("draws_repeat", "state"), [(True, "undecided"), (False, "sampled")])
+def test_one_prompt_and_seed_twice_in_one_process_give_one_answer_where_the_engine_says_so(
+    draws_repeat: bool, state: str
+):
+    def move_on(_: CellSpec, turn: TurnRecord) -> TurnRecord:
+        second = (turn.conversation, turn.turn) == ("twice", 1)
+        return replace(turn, text=b"xxxx" + turn.text[4:]) if second else turn
+
+    plan = replace(build_plan([parse_drawn(TWICE)]), draws_repeat=draws_repeat)
+    records = run_healthy(plan, move_on)
+    comparison, verdict = judge_run(plan, records)
+    assert {c.state for c in comparison.contrasts if c.contrast.kind == "within"} == {state}
+    assert plan_probes(plan, comparison, records) == ()
+    if draws_repeat:
+        assert (verdict.status, verdict.verdict_class) == ("inconclusive", "nondeterministic")
+    else:
+        assert verdict.status == "pass"
 
 
 def test_an_arm_is_held_against_itself_at_any_temperature():

@@ -240,6 +240,13 @@ def test_a_counter_is_named_with_both_values():
     )
 
 
+def test_turns_of_one_cell_are_not_told_apart_by_their_arm():
+    assert decide(within(count("drafted_tokens", 9, 12)))[1].reason == (
+        "the same text, but drafted_tokens 9 in the answer, 12 in what it must equal"
+    )
+    assert "0.0001 in the answer, 0.0001 in what it must equal" in describe(within(TEXT, **FLIPPED))[0]
+
+
 def test_only_open_questions_ask_for_probes():
     missing = ("cold", "depth")
     wanted = {name: decide(replace(e, missing=missing))[1].wanted for name, (e, *_) in CASES.items()}

@@ -74,4 +74,4 @@ def test_relations_are_listed_in_the_order_of_the_turns():
         "after = 0\nmay_refuse = true\n"
     )
     relations = list_relations(parse_scenario(text, "s.toml", lambda name: ""))
-    assert [(r.turn, r.parts) for r in relations] == [(1, (0,)), (2, ())]
+    assert [(r.turn, r.parts, r.same_limits) for r in relations] == [(1, (0,), True), (2, (), False)]

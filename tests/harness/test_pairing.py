@@ -2,6 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
+
+from harness.comparison import Comparison
 from harness.pairing import pair_cells, select_latest
 from harness.plan import CellSpec, Plan, build_plan
 from harness.scenario import Conversation, Turn
@@ -115,6 +118,44 @@ def test_a_broken_relation_is_open_and_names_its_arm():
     assert verdict.status == "inconclusive"
     assert "within chat/0 differs in branches, copy-1, turn 3" in verdict.sentence
     assert {finding.verdict_class for finding in comparison.findings} == {"unproven"}
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"drafted_tokens": 1}, "drafted_tokens"),
+        ({"accepted_tokens": 2, "forwards": 22}, "forwards"),
+        ({"text": b"", "emitted_tokens": 0, "finish": "stop", "token_lengths": None}, "tokens"),
+        ({"finish": "stop"}, "finish_reason"),
+    ],
+)
+def test_one_request_twice_ends_and_drafts_alike_whatever_was_cached(change: dict[str, object], field: str):
+    def spoil(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        spoilt = spec.arm.depth and turn.turn == 2
+        return replace(turn, **change) if spoilt else turn  # type: ignore[arg-type]
+
+    plan = replace(plan_with_a_relation(), counters_repeat=True)
+    comparison, _ = judge_run(plan, run_healthy(plan, spoil))
+    assert name_fields(comparison) == {"within chat/3": field, "within serve/3": field}
+    unsure, _ = judge_run(replace(plan, counters_repeat=False), run_healthy(plan, spoil))
+    assert bool(name_fields(unsure)) == (field in ("tokens", "finish_reason"))
+
+
+def name_fields(comparison: Comparison) -> dict[str, str]:
+    """Return the first field that differs in each contrast within a cell."""
+    within = [c for c in comparison.contrasts if c.contrast.kind == "within" and c.found]
+    return {c.contrast.name: c.found[0].differences[0].field for c in within}
+
+
+def test_with_another_cap_an_answer_may_end_and_draft_otherwise():
+    plan = plan_with_a_relation()
+    (scenario,) = plan.scenarios
+    (talk,) = scenario.conversations
+    shorter = replace(talk, turns=(*talk.turns[:2], replace(talk.turns[2], max_tokens=20)))
+    plan = replace(plan, scenarios=(replace(scenario, conversations=(shorter,)),), counters_repeat=True)
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+    assert all(c.pairs_checked for c in comparison.contrasts if c.contrast.kind == "within")
+    assert verdict.status == "pass"
 
 
 def test_no_relation_no_contrast_within():
