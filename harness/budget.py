@@ -4,10 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine_bindings.errors import UsageError
+from harness.comparison import Comparison, count_tokens
+from harness.findings import Unpaid
 from harness.logprobs import price_logprobs
 from harness.plan import Plan
-from harness.probes import Probe, price_probes
+from harness.probes import Probe, plan_probes, price_probes
 from harness.scenario import Scenario
+from harness.transcript import CellRecord
 
 
 def cut_plan(plan: Plan, budget_tokens: int) -> Plan:
@@ -74,6 +77,20 @@ def select_affordable(
         room -= probe.worst_case_tokens
         fits.append(probe)
     return tuple(fits), tuple(probes[len(fits) :])
+
+
+def find_unpaid(plan: Plan, comparison: Comparison, records: Sequence[CellRecord]) -> Unpaid | None:
+    """Return the probes that the verdict needs next and the budget does not allow, None without any."""
+    decoded = count_tokens(records)
+    _, dear = select_affordable(plan, plan_probes(plan, comparison, records), decoded)
+    if not dear or plan.budget_tokens is None:
+        return None
+    return Unpaid(
+        keys=tuple(probe.spec.key for probe in dear),
+        tokens=sum(probe.worst_case_tokens for probe in dear),
+        left_tokens=max(0, plan.budget_tokens - decoded),
+        budget_tokens=plan.budget_tokens,
+    )
 
 
 def describe_price(plan: Plan) -> str:

@@ -1,7 +1,7 @@
 """Everything that a run showed, as values: the evidence that the verdict is given on."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.cases import list_cases
 from harness.circumstances import note_circumstances
@@ -12,7 +12,7 @@ from harness.distributions import DistributionRow, compare_distributions, name_d
 from harness.divergence import decide, describe
 from harness.engagement import Engagement, judge_cells, summarise_engagement
 from harness.evidence import gather_evidence
-from harness.findings import Evidence, Finding
+from harness.findings import Evidence, Finding, Unpaid
 from harness.grammar_validity import ValidityRow, check_validity, name_breaches
 from harness.left_state import find_left_state, note_left_files
 from harness.logprobs import LogprobCheck, check_logprobs, find_logprob_faults, note_logprobs
@@ -88,7 +88,12 @@ class Comparison:
 
 
 def compare(
-    plan: Plan, records: Sequence[CellRecord], pairing: Pairing, metrics: Iterable[CellMetrics]
+    plan: Plan,
+    records: Sequence[CellRecord],
+    pairing: Pairing,
+    metrics: Iterable[CellMetrics],
+    *,
+    unpaid: Unpaid | None = None,
 ) -> Comparison:
     """Gather the evidence of a run.
 
@@ -97,6 +102,7 @@ def compare(
         records: all attempts at all cells.
         pairing: the pairs of these records.
         metrics: the figures of these records, in any order, one for each record.
+        unpaid: the probes that the budget did not allow.
     """
     seen = select_latest(records)
     latest = {spec: record for spec, record in seen.items() if spec in plan.cells}
@@ -118,7 +124,7 @@ def compare(
     distributions = compare_distributions(plan, judged)
     timed = {spec: cell for spec, cell in figures.items() if not latest[spec].reused_from}
     findings = (
-        *_name_differences(plan, records, checked, seen),
+        *(_tell_unpaid(finding, unpaid) for finding in _name_differences(plan, records, checked, seen)),
         *find_count_faults(plan, judged),
         *find_logprob_faults(plan, seen),
         *find_left_state(plan, latest),
@@ -144,6 +150,7 @@ def compare(
             *_collect_notes(plan, records, latest, checked, engagements, prefill, facts),
             *note_logprobs(logprobs),
             *note_left_files(latest),
+            *_note_unpaid(unpaid),
         ),
         validity=validity,
         distributions=distributions,
@@ -187,6 +194,12 @@ def build_finding(evidence: Evidence, contrast: str, place: tuple[str, str, int]
         margin=evidence.gap,
         wanted=decision.wanted,
     )
+
+
+def _tell_unpaid(finding: Finding, unpaid: Unpaid | None) -> Finding:
+    if unpaid is None or not finding.wanted:
+        return finding
+    return replace(finding, reason=f"{finding.reason}; {unpaid.sentence}")
 
 
 def name_prefix(row: PrefillRow) -> Finding:
@@ -302,6 +315,13 @@ def _note_probes(records: Sequence[CellRecord]) -> list[str]:
         for record in select_latest(records).values()
         if record.spec.probe is not None and record.failure is not None
     ]
+
+
+def _note_unpaid(unpaid: Unpaid | None) -> list[str]:
+    if unpaid is None:
+        return []
+    names = ", ".join(repr(key) for key in unpaid.keys)
+    return [f"not run to keep to the budget: {names}; {unpaid.sentence}"]
 
 
 def _note_engagement(engagements: Sequence[Engagement]) -> list[str]:

@@ -290,29 +290,28 @@ def _list_missing(
     difference, or where a typed line cannot be asked alone; and all that ran before it only where that does
     not show it either and an arm was not repeated.
     """
-    tried = {spec for spec in latest if spec.probe is not None}
     if case.contrast.kind in ("within", "slots"):
         yield from _list_missing_reruns(plan, case, latest, cold, replay, seen_once=seen_once)
         return
-    if not case.typed and case.spec(case.asked[0], "cold") not in tried:
+    if not case.typed and not _was_tried(case, "cold", latest):
         yield "cold"
     gone = case.typed or (cold is not None and cold.outcome != "same")
-    if gone and (case.typed or case.found.turn > 0) and case.spec(case.asked[0], "replay") not in tried:
+    if gone and (case.typed or case.found.turn > 0) and not _was_tried(case, "replay", latest):
         yield "replay"
     alone: list[ProbeKind] = [] if case.typed else ["cold"]
     if gone and (case.typed or case.found.turn > 0):
         alone.append("replay")
-    tried_alone = all(case.spec(case.asked[0], kind) in tried for kind in alone)
+    tried_alone = all(_was_tried(case, kind, latest) for kind in alone)
     hidden = seen_once and tried_alone and not reproducing_kind(cold, replay)
-    if hidden and case.spec(case.asked[0], "again") not in tried:
+    if hidden and not _was_tried(case, "again", latest):
         yield "again"
     if case.a.text == case.b.text:
         return
     if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
         depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
-        if any(case.spec(arm, "depth") not in tried for arm in depths):
+        if any(case.spec(arm, "depth") not in latest for arm in depths):
             yield "depth"
-    if _can_score(plan, case) and case.spec(score_arm(case), "score") not in tried:
+    if _can_score(plan, case) and case.spec(score_arm(case), "score") not in latest:
         yield "score"
 
 
@@ -338,7 +337,7 @@ def _list_missing_reruns(
 
 
 def _was_tried(case: Case, kind: ProbeKind, latest: Records) -> bool:
-    return all(case.spec(arm, kind) in latest for arm in (case.probed_a, case.probed_b))
+    return all(case.spec(arm, kind) in latest for arm in case.asked)
 
 
 def _can_score(plan: Plan, case: Case) -> bool:

@@ -174,6 +174,27 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unpaid:
+    """Probes that could still change a finding, and were not run: they do not fit into the budget.
+
+    ``tokens`` is what they decode at most, ``left_tokens`` what the budget of ``budget_tokens`` had left.
+    """
+
+    keys: tuple[str, ...]
+    tokens: int
+    left_tokens: int
+    budget_tokens: int
+
+    @property
+    def sentence(self) -> str:
+        """Why the evidence is missing."""
+        return (
+            f"the evidence is missing because the next probes take {self.tokens:,} tokens and the budget of "
+            f"{self.budget_tokens:,} has {self.left_tokens:,} left"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One difference, named.
 

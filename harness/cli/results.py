@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
+from harness.budget import find_unpaid
 from harness.changes import describe_changes, list_changes
 from harness.cli.output import write_note, write_result
 from harness.comparison import Comparison, compare
@@ -62,7 +63,10 @@ def compare_records(plan: Plan, records: Sequence[CellRecord]) -> Comparison:
     """Take records through the stages up to the comparison."""
     lengths = collect_token_lengths(records)
     metrics = [derive_metrics(record, lengths) for record in records]
-    return compare(plan, records, pair_cells(plan, records), metrics)
+    pairing = pair_cells(plan, records)
+    comparison = compare(plan, records, pairing, metrics)
+    unpaid = find_unpaid(plan, comparison, records)
+    return compare(plan, records, pairing, metrics, unpaid=unpaid) if unpaid else comparison
 
 
 def read_report(path: Path) -> Report:

@@ -168,3 +168,5 @@ def test_a_budget_holds_with_the_probes(
     assert report.comparison.tokens_decoded <= budget
     assert "left out to keep to the budget: conversation 'second' of 'long'" in report.comparison.notes
     assert report.comparison.probe_tokens > 0
+    assert any(note.startswith("not run to keep to the budget: ") for note in report.comparison.notes)
+    assert f"the budget of {budget} has " in report.verdict.sentence

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from engine_bindings.binding import Pin
+from harness.budget import find_unpaid
 from harness.comparison import Comparison, compare
 from harness.metrics import collect_token_lengths, derive_metrics
 from harness.pairing import pair_cells
@@ -80,6 +81,8 @@ def judge_run(plan: Plan, records: tuple[CellRecord, ...]) -> tuple[Comparison, 
     lengths = collect_token_lengths(records)
     metrics = [derive_metrics(record, lengths) for record in records]
     comparison = compare(plan, records, pair_cells(plan, records), metrics)
+    if unpaid := find_unpaid(plan, comparison, records):
+        comparison = compare(plan, records, pair_cells(plan, records), metrics, unpaid=unpaid)
     return comparison, judge(plan, comparison)
 
 

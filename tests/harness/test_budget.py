@@ -1,11 +1,14 @@
 """A plan is cut to its budget, says what it leaves out, and probes are paid from the rest."""
 
+from dataclasses import replace
+
 import pytest
 
 from engine_bindings.errors import UsageError
 from harness.budget import cut_plan, describe_price, select_affordable
-from harness.plan import CellSpec, ProbeMark
+from harness.plan import CellSpec, Plan, ProbeMark
 from harness.probes import Probe
+from harness.transcript import CellRecord, TurnRecord
 from tests.harness.run_builders import CHAT_OFF, judge_run, make_plan, make_scenario, run_healthy
 
 
@@ -48,6 +51,36 @@ def test_probes_run_while_they_fit():
     assert probe.worst_case_tokens == 48
     assert select_affordable(plan, (probe, probe), 252) == ((probe,), (probe,))
     assert select_affordable(make_plan(), (probe, probe), 10**9) == ((probe, probe), ())
+
+
+def run_with_a_flip(budget_tokens: int) -> tuple[Plan, tuple[CellRecord, ...]]:
+    """Return a run of 768 tokens in which drafts flip a token, with so many tokens to spend."""
+
+    def flip(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        first = (turn.conversation, turn.turn) == ("copy-1", 0)
+        return replace(turn, text=b"X" + turn.text[1:]) if first and spec.arm.depth else turn
+
+    plan = replace(make_plan(), budget_tokens=budget_tokens)
+    return plan, run_healthy(plan, flip)
+
+
+def test_probes_that_do_not_fit_are_noted_and_the_finding_says_so():
+    plan, records = run_with_a_flip(780)
+    comparison, verdict = judge_run(plan, records)
+    why = "the evidence is missing because the next probes take 36 tokens and the budget of 780 has 12 left"
+    keys = "'serve/0 quick 0 cold copy-1.1', 'serve/3 quick 0 cold copy-1.1'"
+    assert f"not run to keep to the budget: {keys}; {why}" in comparison.notes
+    assert verdict.status == "inconclusive"
+    assert why in verdict.sentence
+    assert all(why in finding.reason for finding in comparison.findings if finding.wanted)
+
+
+@pytest.mark.parametrize("budget_tokens", [768 + 36, 10**6])
+def test_probes_that_fit_are_no_note(budget_tokens: int):
+    plan, records = run_with_a_flip(budget_tokens)
+    comparison, _ = judge_run(plan, records)
+    assert not any("budget" in note for note in comparison.notes)
+    assert not any("budget" in finding.reason for finding in comparison.findings)
 
 
 def test_the_price_names_cells_probes_and_budget():
