@@ -168,5 +168,21 @@ def test_a_budget_holds_with_the_probes(
     assert report.comparison.tokens_decoded <= budget
     assert "left out to keep to the budget: conversation 'second' of 'long'" in report.comparison.notes
     assert report.comparison.probe_tokens > 0
-    assert any(note.startswith("not run to keep to the budget: ") for note in report.comparison.notes)
-    assert f"the budget of {budget} has " in report.verdict.sentence
+
+
+def test_probes_that_the_budget_does_not_allow_are_missed_by_name(
+    compare: Compare, long_file: Path, rounded: tuple[RoundedRequest, ...], tmp_path: Path
+) -> None:
+    # The cells end at their cap and take all of it.
+    cap = rounded[0].token_index + 1
+    short_file = tmp_path / "short.toml"
+    short_file.write_text(long_file.read_text().replace(f"max_tokens = {MAX_TOKENS}", f"max_tokens = {cap}"))
+    done = compare(tmp_path / "run", *ROUNDING, "--budget", str(4 * cap), scenario=short_file)
+
+    report = Report.from_json(done.stdout)
+    missed = f"the evidence is missing because the next probes take {2 * cap} tokens"
+    assert (done.returncode, report.comparison.probe_tokens) == (3, 0)
+    assert missed in report.verdict.sentence
+    notes = [n for n in report.comparison.notes if n.startswith("not run to keep to the budget: ")]
+    assert len(notes) == 1
+    assert "'serve/0 long 0 cold first.1', 'serve/3 long 0 cold first.1'" in notes[0]
