@@ -11,8 +11,8 @@ from typing import Literal
 
 from engine_bindings.binding import EntryKind
 from harness.divergence import NUMERICS_GAP
-from harness.margins import read_token_margins
 from harness.findings import Finding
+from harness.margins import read_token_margins
 from harness.plan import Arm, CellSpec, Plan, ProbeMark
 from harness.transcript import CellRecord, TurnRecord
 
