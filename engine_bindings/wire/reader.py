@@ -4,6 +4,7 @@ A reader is fed with `receive_data` and drained with `events`. What it yields do
 were cut into pieces.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum, auto
@@ -14,6 +15,7 @@ from .events import Closed
 from .limits import DEFAULT_LIMITS, Limits
 
 EventT = TypeVar("EventT")
+LINE_END = re.compile(rb"[\r\n]")
 
 
 class Pause(Enum):
@@ -107,6 +109,35 @@ class ReceiveBuffer:
         line = self.data[self.cursor : end]
         self.cursor = end + 1
         return line
+
+    def take_any_line(self, max_bytes: int) -> tuple[bytes, bytes] | None:
+        """Take the next line and the byte that ended it, LF or CR, or None until one is complete.
+
+        Raises:
+            RemoteProtocolError: the line is longer than `max_bytes`.
+        """
+        if self._parked:
+            self._join()
+        found = LINE_END.search(self.data, max(self.cursor, self._searched))
+        end = found.start() if found else len(self.data)
+        if end - self.cursor > max_bytes:
+            raise self.error(f"line longer than {max_bytes} bytes")
+        if found is None:
+            self._searched = end
+            return None
+        line = self.data[self.cursor : end]
+        self.cursor = end + 1
+        return line, found[0]
+
+    def skip(self, prefix: bytes) -> bool | None:
+        """Skip `prefix` and return True, or return False where other bytes are; None: too few have come."""
+        if self._parked:
+            self._join()
+        head = self.data[self.cursor : self.cursor + len(prefix)]
+        if head == prefix:
+            self.cursor += len(prefix)
+            return True
+        return None if prefix.startswith(head) else False
 
     def take_rest(self) -> bytes:
         """Take everything that is left, possibly nothing."""
