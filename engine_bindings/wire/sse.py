@@ -1,7 +1,7 @@
 """Server-sent events, the receiving end: bytes in, events out, by the WHATWG rules for event streams.
 
-Lines end with LF, CR or CRLF, and several ``data`` lines make one event. The fields ``id`` and ``retry`` are for
-clients that connect again, which we never do; they are skipped like any field that the rules do not know.
+Lines end with LF, CR or CRLF, and several ``data`` lines make one event. The fields ``id`` and ``retry`` are
+for clients that connect again, which we never do; they are skipped like any field that the rules do not know.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,8 @@ class SseReader(EventReader[SseEvent | SseComment]):
     """Reads one stream.
 
     Args:
-        last_data: data of an event that ends the stream. It counts even if the empty line behind it is missing.
+        last_data: data of an event that ends the stream. It counts even if the empty line behind it is
+            missing.
         limits: ``max_line_bytes`` bounds a line.
         max_event_bytes: bounds the data lines of one event together.
     """
@@ -66,7 +67,9 @@ class SseReader(EventReader[SseEvent | SseComment]):
         return Pause.AGAIN
 
     def _end(self) -> SseEvent | Closed | Pause:
-        """Refuse an end inside an event: the rules drop what has come of it, and a part would be lost unseen."""
+        """Refuse an end inside an event: the rules drop what has come of it, and a part would be lost
+        unseen.
+        """
         rest = self._stream.take_rest()
         if not self._data and (not rest or rest.startswith(b":") or self._pending_skip.startswith(rest)):
             return Closed()

@@ -16,7 +16,7 @@ STREAMS = {
     "lf": (b"data: a\n\ndata: b\n\n", [SseEvent(b"a"), SseEvent(b"b")]),
     "crlf": (b"data: a\r\n\r\ndata: b\r\n\r\n", [SseEvent(b"a"), SseEvent(b"b")]),
     "cr": (b"data: a\r\rdata: b\r\r", [SseEvent(b"a"), SseEvent(b"b")]),
-    "mixed ends": (b"data: a\r\n\ndata: b\n\rdata: c\r\r\n", [SseEvent(b"a"), SseEvent(b"b"), SseEvent(b"c")]),
+    "mixed": (b"data: a\r\n\ndata: b\n\rdata: c\r\r\n", [SseEvent(b"a"), SseEvent(b"b"), SseEvent(b"c")]),
     "several data lines": (b"data: a\ndata:\ndata: c\n\n", [SseEvent(b"a\n\nc")]),
     "one space only": (b"data:  a \n\ndata:b\n\n", [SseEvent(b" a "), SseEvent(b"b")]),
     "colons": (b'data: {"a": "b: c"}\n\n', [SseEvent(b'{"a": "b: c"}')]),
@@ -125,9 +125,7 @@ values = st.lists(
 
 
 @given(values, st.sampled_from([b"\n", b"\r\n"]), st.data())
-def test_any_events_survive_any_cuts(
-    events: list[list[bytes]], newline: bytes, data: st.DataObject
-) -> None:
+def test_any_events_survive_any_cuts(events: list[list[bytes]], newline: bytes, data: st.DataObject) -> None:
     stream = b"".join(b"".join(b"data: " + line + newline for line in lines) + newline for lines in events)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
     pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
