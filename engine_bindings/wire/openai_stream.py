@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Protocol
 
-from .answer_events import AnswerEnd, AnswerEvent, Finish, KeepAlive, ServerFault
+from .answer_events import AnswerEnd, AnswerEvent, Finish, KeepAlive, Piece, ServerFault
 from .errors import RemoteProtocolError
 from .events import Closed
 from .limits import MIB
@@ -36,8 +36,9 @@ class OpenAiStream:
     without ``[DONE]`` is complete, with a remark; one that has neither was cut.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, mark_expected: bool = True) -> None:
         self._events = SseReader(last_data=DONE)
+        self._mark_expected = mark_expected
         self._finished = False
         self._ended = False
 
@@ -84,7 +85,7 @@ class OpenAiStream:
         if not self._finished:
             message = "the stream ended without a finish_reason and without [DONE]"
             raise RemoteProtocolError(message, offset=0, excerpt=b"")
-        return AnswerEnd(remarks=("the stream ended without [DONE]",))
+        return AnswerEnd(remarks=("the stream ended without [DONE]",) if self._mark_expected else ())
 
 
 class OpenAiWhole:
@@ -119,13 +120,15 @@ class OpenAiWhole:
             return
         self._read = True
         body = b"".join(self._parts)
-        finished = failed = False
+        kinds = set()
         for event in read_json(parse_json(body), body):
-            finished |= isinstance(event, Finish)
-            failed |= isinstance(event, ServerFault)
+            kinds.add(type(event))
             yield event
-        if not failed:
-            yield AnswerEnd(remarks=() if finished else ("no finish_reason",))
+        if ServerFault in kinds:
+            return
+        if Piece not in kinds:
+            raise RemoteProtocolError("no choice in the answer", offset=0, excerpt=body)
+        yield AnswerEnd(remarks=() if Finish in kinds else ("no finish_reason",))
 
 
 def parse_json(data: bytes) -> object:

@@ -19,8 +19,10 @@ from harness.drivers.http_answer import HttpAnswer
 from harness.drivers.http_api import HttpApi
 from harness.drivers.http_errors import HttpRefusal, read_refusal
 from harness.drivers.http_transport import ConnectionLostError, Exchange, Head, HttpCall, HttpTransport
+from harness.drivers.server_counters import MetricsCounters
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import TAIL_LINES, OutputCallback, describe_exit, ignore_output
+from harness.drivers.turn_counts import TurnCounts
 from harness.drivers.waits import Waits
 from harness.plan import Timeouts
 from harness.transcript import Finish, TurnRecord
@@ -40,32 +42,14 @@ class ServerHost(Protocol):
     def exit_status(self) -> int | None:
         """Return its exit status, None while it runs."""
 
-    def end(self, deadline_ns: int) -> int | None:
-        """Tell it to exit; return its exit status, or None when the deadline passes first."""
+    def drain(self) -> None:
+        """Take what it has written until now into the log."""
+
+    def end(self, timeout_s: float) -> int | None:
+        """Tell it to exit; return its exit status, or None when the time passes first."""
 
     def kill(self) -> int | None:
         """End the whole process group at once."""
-
-
-class TurnCounters(Protocol):
-    """Counts that the server keeps beside its answers; see :mod:`harness.drivers.server_counters`."""
-
-    async def begin(self) -> None:
-        """Read them before a turn."""
-
-    async def end(self, counts: Counts) -> Counts:
-        """Return what a turn added, where it can be told: the counts of its answer, and more."""
-
-
-class NoCounters:
-    """A server without such counts."""
-
-    async def begin(self) -> None:
-        """Do nothing."""
-
-    async def end(self, counts: Counts) -> Counts:
-        """Return the answer's own counts."""
-        return counts
 
 
 @dataclass(kw_only=True)
@@ -88,7 +72,7 @@ class HttpSession:
         api: the way to ask for a turn.
         ready: what must be answered with 200 and JSON before the first turn.
         log: takes a line for each request; with a ``host`` also what its process writes to stderr.
-        counters: read before and after each turn that runs alone.
+        counted: read the server's own counters around each turn that runs alone.
         preparations: sent once before the first turn; a server that knows no such request is no error.
         host: the server's process where this session owns it: then it is waited for at the start.
     """
@@ -102,7 +86,7 @@ class HttpSession:
         *,
         on_output: OutputCallback = ignore_output,
         ready: HttpCall = HttpCall(method="GET", path="/models"),  # noqa: B008 - a frozen value
-        counters: TurnCounters | None = None,
+        counted: bool = False,
         preparations: Sequence[HttpCall] = (),
         host: ServerHost | None = None,
     ) -> None:
@@ -112,7 +96,7 @@ class HttpSession:
         self._timeouts = timeouts
         self._on_output = on_output
         self._ready = ready
-        self._counters = counters or NoCounters()
+        self._counters = MetricsCounters(transport, self.note) if counted else None
         self._preparations = tuple(preparations)
         self._host = host
         self._received: dict[str, dict[bytes, dict[str, Any]]] = {}
@@ -142,7 +126,7 @@ class HttpSession:
             return 0
         waits = Waits(self._timeouts, self.now_ns, place="end of the cell")
         waits.begin("exit-timeout")
-        status = self._host.end(waits.deadline_ns)
+        status = self._host.end((waits.deadline_ns - self.now_ns()) / 1e9)
         if status is None:
             self._host.kill()
             raise waits.timeout_error()
@@ -160,6 +144,10 @@ class HttpSession:
     def stderr_tail(self) -> tuple[str, ...]:
         """Return the last lines of the log."""
         return self._log.tail_lines(TAIL_LINES)
+
+    def note(self, remark: str) -> None:
+        """Put a remark into the log."""
+        self._log.feed(f"[http] {remark}\n".encode("utf-8", "replace"))
 
     def _run(self, work: Awaitable[ResultT]) -> ResultT:
         async def run() -> ResultT:
@@ -222,10 +210,23 @@ class HttpSession:
         return head, body
 
     async def _run_alone(self, request: TurnRequest) -> TurnRecord:
-        await self._counters.begin()
+        if self._counters is not None:
+            await self._counters.begin()
+        self._take_written()
         turn = await self._ask(request)
-        turn.counts = await self._counters.end(turn.answer.counts)
-        return build_record(turn, self._api)
+        turn.counts = turn.answer.counts
+        if self._counters is not None and turn.cut is None:
+            turn.counts = await self._counters.end(turn.counts)
+        return build_record(turn, self._api, self._take_written())
+
+    def _take_written(self) -> TurnCounts:
+        """Return what a server of ours wrote about the turn that has just ended."""
+        counts = TurnCounts()
+        if self._host is not None:
+            self._host.drain()
+        for event in self._log.take_events():
+            counts = counts.add(event)
+        return counts
 
     async def _run_all(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
         async with asyncio.TaskGroup() as group:
@@ -234,7 +235,8 @@ class HttpSession:
         for result in results:
             if isinstance(result, EngineError):
                 raise result
-        return tuple(build_record(turn, self._api) for turn in results if isinstance(turn, _Turn))
+        nothing = TurnCounts()
+        return tuple(build_record(turn, self._api, nothing) for turn in results if isinstance(turn, _Turn))
 
     async def _ask_kept(self, request: TurnRequest) -> "_Turn | EngineError":
         """Return an error instead of raising it, so that the group does not cut the other turns."""
@@ -332,8 +334,7 @@ class HttpSession:
         turn.cut = "refused"
 
     def _note(self, call: HttpCall, head: Head, *remarks: str) -> None:
-        line = f"[http] {call.method} {call.path} {head.status} {head.content_type}: {'; '.join(remarks)}\n"
-        self._log.feed(line.encode("utf-8", "replace"))
+        self.note(f"{call.method} {call.path} {head.status} {head.content_type}: {'; '.join(remarks)}")
 
 
 async def read_body(exchange: Exchange, waits: Waits) -> bytes:
@@ -363,9 +364,18 @@ def check_ready(head: Head, body: bytes) -> None:
         ) from error
 
 
-def build_record(turn: _Turn, api: HttpApi) -> TurnRecord:
-    """Return the record of a turn that has ended."""
-    answer, counts, request = turn.answer, turn.counts, turn.request
+def build_record(turn: _Turn, api: HttpApi, written: TurnCounts) -> TurnRecord:
+    """Return the record of a turn that has ended; ``written`` stands in where the answer has no number."""
+    answer, request = turn.answer, turn.request
+    beside = Counts(
+        cached_tokens=written.cached_tokens,
+        prefill_tokens=written.prefill_tokens,
+        forwards=written.forwards,
+        drafted_tokens=written.drafted_tokens,
+        accepted_tokens=written.accepted_tokens,
+    )
+    counts = beside.join(turn.counts)
+    margins = answer.margins()
     return TurnRecord(
         conversation=request.conversation,
         turn=request.turn,
@@ -384,6 +394,7 @@ def build_record(turn: _Turn, api: HttpApi) -> TurnRecord:
         accepted_tokens=counts.accepted_tokens,
         finish=turn.cut or answer.finish(),
         engine_tokens_per_s=counts.tokens_per_s,
+        drafts_paused=written.drafts_paused,
         token_lengths=answer.token_lengths(),
-        margins=answer.margins(),
+        margins=written.margins if margins is None else margins,
     )

@@ -199,7 +199,7 @@ def encode_body(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=True, separators=(",", ":")).encode()
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Return what went wrong in one line, whatever the library calls it."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text[:300]
