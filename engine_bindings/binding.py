@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
-from engine_bindings.fingerprint import EngineFingerprint
+from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint
 
 EnginePath = str
 EntryKind = Literal["line", "prompt", "messages"]
@@ -13,6 +13,8 @@ GrammarKind = Literal["schema", "gbnf"]
 GrammarSupport = Literal["constraint", "drafts", "none"]
 # The two stdio protocols of the colibri family; a binding may have others.
 PATHS: tuple[EnginePath, ...] = ("chat", "serve")
+# The depth of an arm of which nobody knows whether and how deep it drafts, such as a server found running.
+UNKNOWN_DEPTH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Capabilities:
 
     Attributes:
         paths: the ways to get an answer from it; the others are held against the first.
-        max_depth: the greatest draft depth it takes.
+        max_depth: the greatest draft depth it takes; 0 where a depth cannot be asked for.
         depths: the only draft depths it can be run at; None: without drafts, and any up to ``max_depth``.
         entries: in which forms each path takes a turn; exact prompts where nothing is said.
         slots_path: the path on which it answers several requests at once, None when there is none.
@@ -52,6 +54,7 @@ class Capabilities:
         draws_repeat: sampled answers are a pure function of prompt, settings and seed too, so that one prompt
             asked twice in one process must give the same; not so where all requests share one generator.
         context_tokens: size of the context unless another is asked for, None when it is not known.
+        cold_cells: each cell starts with an empty cache, so that what two cells reuse can be compared.
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
         reports_logprobs: the paths on which a request can ask for the logprob of each token of its answer.
@@ -71,6 +74,7 @@ class Capabilities:
     counters_repeat: bool = False
     draws_repeat: bool = False
     context_tokens: int | None = None
+    cold_cells: bool = True
     margin_pin: Pin | None = None
     reports_logprobs: frozenset[EnginePath] = frozenset()
 
@@ -118,6 +122,10 @@ class Launch:
             into a pseudo-terminal, ``http`` sends requests.
         url: where it is reached over HTTP. A process that is started may have ``{port}`` there and in its
             ``argv``: a free port is put in its place.
+        api: over HTTP, the way in which turns are asked for.
+        key_variable: over HTTP, the environment variable that holds the key for the server; None: none is
+            sent.
+        reads_metrics: over HTTP, the server's own counters are read around each turn.
         model_variable: the environment variable that names the model directory of the process.
         grammar_variables: pins whose value is the name of a file there that holds the grammar.
     """
@@ -126,6 +134,9 @@ class Launch:
     pins: tuple[Pin, ...]
     driver: str
     url: str | None = None
+    api: str = ""
+    key_variable: str | None = None
+    reads_metrics: bool = False
     model_variable: str = "SNAP"
     grammar_variables: tuple[str, ...] = ()
 
@@ -149,6 +160,14 @@ class Binding(Protocol):
 
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return how to start the engine for an arm; ``overrides`` replace pins or add to them."""
+
+
+@runtime_checkable
+class ServedBinding(Binding, Protocol):
+    """An engine that is reached where it runs already, with a model that it has."""
+
+    def served_model(self, overrides: Mapping[str, str]) -> ModelFingerprint:
+        """Return the model as its server reports it. Raises UsageError when it serves no such model."""
 
 
 def apply_overrides(pins: Iterable[Pin], overrides: Mapping[str, str]) -> tuple[Pin, ...]:

@@ -23,19 +23,24 @@ SAFETENSORS_HEADER_LIMIT_BYTES = 100 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFingerprint:
-    """Which engine: its binding's name, what was started, and a SHA-256 over it."""
+    """Which engine: its binding's name, what was started, and a SHA-256 over it.
+
+    ``reported`` says that the digest is over what a server says of itself, which proves nothing.
+    """
 
     name: str
     version: str | None
     source: str
     digest: str
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFingerprint:
     """Which model: its directory and SHA-256 digests of config, tokenizer and weights.
 
-    ``weights_sampled`` says that a weight file was too large to be hashed whole.
+    ``weights_sampled`` says that a weight file was too large to be hashed whole. ``reported`` says that only
+    the model's name is known, from its server: it stands for the directory, and the digests are over it.
     """
 
     directory: str
@@ -44,6 +49,7 @@ class ModelFingerprint:
     weights_digest: str
     weights_bytes: int
     weights_sampled: bool
+    reported: bool = False
 
 
 def read_version() -> str:

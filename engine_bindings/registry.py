@@ -5,19 +5,23 @@ from difflib import get_close_matches
 
 from engine_bindings.binding import Binding
 from engine_bindings.errors import UsageError
+from engine_bindings.openai_server import build_openai_server
 from engine_bindings.reference_engine import build_reference_engine
 
 BINDINGS: dict[str, Callable[[str | None], Binding]] = {
+    "openai": build_openai_server,
     "reference": build_reference_engine,
 }
 
 
 def find_binding(text: str) -> Binding:
-    """Return the binding for the text of ``--engine``: ``NAME`` or ``NAME=LOCATION``.
+    """Return the binding for the text of ``--engine``: ``NAME``, ``NAME=LOCATION`` or an address.
 
     Raises:
         UsageError: no engine has that name, or nothing that can be started is at the location.
     """
+    if text.startswith(("http://", "https://")):
+        return build_openai_server(text)
     name, equals, location = text.partition("=")
     if name not in BINDINGS:
         near = get_close_matches(name, BINDINGS, n=1)

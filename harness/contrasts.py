@@ -267,7 +267,7 @@ def _open_points(result: ContrastResult, cells: Mapping[CellSpec, CellEngagement
     points = _left_out(result)
     if result.pairs_checked == 0 and not points and not result.excluded_sampled:
         points.append("nothing was compared")
-    on_arms = [arm for arm in (result.contrast.a, result.contrast.b) if arm.depth]
+    on_arms = [arm for arm in (result.contrast.a, result.contrast.b) if arm.depth > 0]
     for arm in on_arms:
         states = [cell.state for spec, cell in cells.items() if spec.arm == arm]
         if states and all(state == "idle" for state in states):

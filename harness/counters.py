@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from engine_bindings.binding import UNKNOWN_DEPTH
 from harness.findings import Finding, VerdictClass
 from harness.plan import Arm, CellSpec, Plan
 from harness.scenario import Turn
@@ -94,7 +95,9 @@ def _does_not_add_up(c: CountedTurn) -> str | None:
 
 def _drafts_too_many(c: CountedTurn) -> str | None:
     drafted, forwards = c.turn.drafted_tokens, c.turn.forwards
-    if c.span_drafts or drafted is None or forwards is None or drafted <= c.arm.depth * forwards:
+    if c.span_drafts or c.arm.depth == UNKNOWN_DEPTH or drafted is None or forwards is None:
+        return None
+    if drafted <= c.arm.depth * forwards:
         return None
     return f"drafted {drafted} in {forwards} forwards of at most {c.arm.depth} drafts"
 

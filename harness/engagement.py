@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from engine_bindings.binding import UNKNOWN_DEPTH
 from harness.metrics import CellMetrics, Totals, TurnMetrics, sum_turns
 from harness.plan import Arm, CellSpec, Plan
 from harness.scenario import Scenario
 from harness.transcript import CellRecord, TurnRecord
 
-State = Literal["on", "off", "mixed", "idle", "void", "failed", "not measured"]
+State = Literal["on", "off", "unknown", "mixed", "idle", "void", "failed", "not measured"]
 
 # From harmless to grave: an arm that ran a scenario several times is as good as its worst run.
-STATES: tuple[State, ...] = ("on", "off", "idle", "mixed", "not measured", "failed", "void")
+STATES: tuple[State, ...] = ("on", "off", "unknown", "idle", "mixed", "not measured", "failed", "void")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,9 @@ class Engagement:
     Attributes:
         arm, scenario: which.
         state: ``on`` and ``off`` are what the arm is for. ``mixed``: on, but the engine paused drafting
-            for a while. ``idle``: every cap is one token, so nothing can be drafted. ``void``: not what
-            the arm is for, or it cannot be shown; its turns prove nothing.
+            for a while. ``unknown``: nobody knows at which depth it runs. ``idle``: every cap is one token,
+            so nothing can be drafted. ``void``: not what the arm is for, or it cannot be shown; its turns
+            prove nothing.
         evidence: in words and numbers.
         totals: counts summed over the repetitions that were measured.
     """
@@ -77,7 +79,7 @@ def _summarise_arm(
     worst = max(own, key=lambda cell: (STATES.index(cell.state), -cell.spec.repetition))
     measured = [metrics[cell.spec] for cell in own if cell.spec in metrics and cell.state != "failed"]
     totals = sum_turns([turn for cell in measured for turn in cell.turns])
-    if worst.state in ("on", "off"):
+    if worst.state in ("on", "off", "unknown"):
         return Engagement(
             arm=arm, scenario=scenario, state=worst.state, evidence=_describe(totals), totals=totals
         )
@@ -96,6 +98,8 @@ def _judge_cell(
     if record.kv_resumed_tokens:
         evidence = f"the engine resumed a saved conversation of {record.kv_resumed_tokens} tokens"
         return CellEngagement(spec=spec, state="void", evidence=evidence)
+    if spec.arm.depth == UNKNOWN_DEPTH:
+        return CellEngagement(spec=spec, state="unknown", evidence=_describe(sum_turns(metrics.turns)))
     state, evidence = (
         _judge_on(scenario, record, metrics.turns) if spec.arm.depth else _judge_off(record, metrics.turns)
     )
@@ -119,8 +123,8 @@ def _judge_on(scenario: Scenario, record: CellRecord, turns: Sequence[TurnMetric
 
 def _judge_off(record: CellRecord, turns: Sequence[TurnMetrics]) -> tuple[State, str]:
     totals = sum_turns(turns)
-    if totals.forwards is None or totals.emitted_tokens is None:
-        return "void", "not reported: forwards, so the absence of drafts cannot be shown"
+    if totals.emitted_tokens is None or (totals.forwards is None and totals.drafted_tokens is None):
+        return "void", "not reported: neither forwards nor drafts, so the absence of drafts cannot be shown"
     for turn in record.turns:
         if _shows_drafts(turn):
             where = f"{turn.conversation} turn {turn.turn + 1}"

@@ -110,7 +110,8 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
                 )
         else:
             moved = _list_moved(plan, cell_a, cell_b)
-            across = plan.crosses_engines(contrast)
+            # Nor does a cell on a server that ran before start as another one did.
+            across = plan.crosses_engines(contrast) or not plan.cold_cells
             pairs += _pair_turns(latest[cell_a], latest[cell_b], moved, across=across)
     return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from engine_bindings.binding import PATHS, Capabilities, EnginePath, EntryKind, Pin
+from engine_bindings.binding import PATHS, UNKNOWN_DEPTH, Capabilities, EnginePath, EntryKind, Pin
 from engine_bindings.errors import UsageError
 from harness.record_json import to_dict
 from harness.relations import list_relations
@@ -30,6 +30,11 @@ DEFAULT_TIE_GAP = 5e-4
 PATH_WORDS = {"chat": "chat mode", "serve": "serve mode", "cli": "the command line", "gateway": "the gateway"}
 """What a path is called in a sentence; others go by their name."""
 
+UNKNOWN_SPECULATION = (
+    "not compared: what speculation changes. One server shows one depth and does not say which; name one that"
+    " speculates and one that does not with --on ADDRESS --off ADDRESS"
+)
+
 # What is planned for where nothing is known of the engine: the colibri family's paths, and no counts.
 _UNKNOWN = Capabilities(
     paths=PATHS,
@@ -45,7 +50,8 @@ _UNKNOWN = Capabilities(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to get an answer: a path and a draft depth, 0 for speculation off.
+    """One way to get an answer: a path and a draft depth, 0 for speculation off, UNKNOWN_DEPTH for a server
+    that was found running.
 
     ``slots`` is how many requests the engine answers at once, each in a context of its own. ``build`` names
     the engine where a run compares several.
@@ -60,7 +66,8 @@ class Arm:
     def label(self) -> str:
         """Short name, for example ``chat/3``, ``serve/0x2`` with two slots, or ``pr:chat/3`` of a build."""
         build = f"{self.build}:" if self.build else ""
-        return f"{build}{self.path}/{self.depth}" + (f"x{self.slots}" if self.slots > 1 else "")
+        depth = "?" if self.depth == UNKNOWN_DEPTH else self.depth
+        return f"{build}{self.path}/{depth}" + (f"x{self.slots}" if self.slots > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +201,7 @@ class Plan:
         builds: the engines that are held against each other, the baseline first; empty for one engine alone.
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
         context_paths: those on which a turn runs in the context that its conversation names.
+        cold_cells: each cell starts with an empty cache; else what it reuses is not compared between cells.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
     """
@@ -218,6 +226,7 @@ class Plan:
     entries: tuple[PathEntries, ...] = ()
     token_paths: tuple[EnginePath, ...] = ()
     context_paths: tuple[EnginePath, ...] = ()
+    cold_cells: bool = True
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
@@ -333,6 +342,7 @@ def build_plan(
         entries=tuple(PathEntries(path=path, kinds=able.entries_of(path)) for path in able.paths),
         token_paths=tuple(path for path in able.paths if path in able.frames_are_tokens),
         context_paths=tuple(path for path in able.paths if path in able.context_paths),
+        cold_cells=able.cold_cells,
         left_out=left_out,
     )
 
@@ -354,7 +364,7 @@ def _list_arms(
 ) -> tuple[tuple[Arm, ...], tuple[str, ...]]:
     """Return the arms, and what they cannot run in plain sentences."""
     depths = (0, depth) if able.depths is None else able.depths
-    left_out = []
+    left_out = [UNKNOWN_SPECULATION] if UNKNOWN_DEPTH in depths else []
     paths = []
     for path in able.paths:
         unable = [s.name for s in scenarios if choose_entry(s, able.entries_of(path)) is None]
@@ -411,6 +421,9 @@ def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tu
     )
 
 
+_PATH_NAMES = {UNKNOWN_DEPTH: "path", 0: "path off"}
+
+
 def _build_path_contrasts(arms: Sequence[Arm]) -> list[Contrast]:
     """Hold every path against the first, at each depth; the name says which one where there are several.
 
@@ -421,7 +434,7 @@ def _build_path_contrasts(arms: Sequence[Arm]) -> list[Contrast]:
     contrasts = []
     for depth in sorted({arm.depth for arm in arms}):
         for path in others:
-            name = f"path {'on' if depth else 'off'}" + (f" {path}" if len(others) > 1 else "")
+            name = _PATH_NAMES.get(depth, "path on") + (f" {path}" if len(others) > 1 else "")
             a, b = Arm(path=first, depth=depth), Arm(path=path, depth=depth)
             contrasts.append(Contrast(name=name, kind="path", a=a, b=b))
     return contrasts

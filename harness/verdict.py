@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from engine_bindings.binding import EnginePath
+from engine_bindings.binding import UNKNOWN_DEPTH, EnginePath
 from harness.comparison import CellFailure, Comparison
 from harness.contrasts import ContrastResult, FoundDifference
 from harness.findings import Finding, VerdictClass
@@ -269,7 +269,8 @@ def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictCl
 def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     pairs = sum(result.pairs_checked for result in comparison.contrasts)
     tokens = sum(result.tokens_compared for result in comparison.contrasts)
-    depths = " and ".join(str(depth) for depth in sorted({arm.depth for arm in plan.arms}))
+    known = sorted({arm.depth for arm in plan.arms} - {UNKNOWN_DEPTH})
+    depths = f"depth {' and '.join(map(str, known))}" if known else "whatever depth the server runs"
     counts = f"{len(plan.arms)} arms, {pairs:,} pairs, {tokens:,} tokens compared"
     ties = _list_near_ties(comparison)
     places = count_near_ties(comparison)
@@ -277,11 +278,11 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     between = between if all(finding.between_arms for finding in ties) else ""
     but = f" but for {places} proven near-tie{'' if places == 1 else 's'}{between}" if ties else ""
     tests = _describe_tests(comparison)
-    sentence = f"PASS: {_claim_pass(plan)} at depth {depths}{but} ({counts}{tests and f'; {tests}'})"
+    sentence = f"PASS: {_claim_pass(plan)} at {depths}{but} ({counts}{tests and f'; {tests}'})"
     if not has_compared_arms(comparison):
         selves = [result for result in comparison.contrasts if result.contrast.kind == "self"]
         repeats = ", and each arm repeats its own" if all(r.state == "identical" for r in selves) else ""
-        sentence = f"PASS: sampled answers at depth {depths}: {tests}{repeats} ({counts})"
+        sentence = f"PASS: sampled answers at {depths}: {tests}{repeats} ({counts})"
     reasons = [f"{finding.contrast}, {finding.place}: {describe_reason(finding)}" for finding in ties]
     return _verdict("pass", "near-tie" if ties else "identical", sentence, reasons)
 
@@ -307,6 +308,8 @@ def _claim_pass(plan: Plan) -> str:
     if plan.builds:
         first += f" and {plan.builds[0].name}"
     if not others:
+        if all(arm.depth == UNKNOWN_DEPTH for arm in judged):
+            return f"{first} gives the same tokens each time"
         return f"{first} gives the same tokens with speculation as without"
     names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
     return f"{names} {'gives' if len(others) == 1 else 'give'} the same tokens as {first}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from engine_bindings.binding import ArmSettings
 from engine_bindings.certificate import read_certificate, read_facts, verify_certificate
 from engine_bindings.certificate_key import find_key_file, read_key
+from engine_bindings.errors import UsageError
 from engine_bindings.registry import find_binding
 from harness.cli.output import write_result
 from harness.cli.settings import find_model_dir, parse_settings
@@ -57,6 +58,11 @@ def run_verify(arguments: argparse.Namespace) -> int:
     certificate = read_certificate(arguments.certificate)
     binding = find_binding(arguments.engine)
     model_dir = find_model_dir(binding, arguments.model)
+    if model_dir is None:
+        raise UsageError(
+            f"--engine {arguments.engine}: a running server has no certificate",
+            hint="what it runs is its word only; name the engine and the model that it was started with",
+        )
     depth = certificate.facts.depth if arguments.depth is None else arguments.depth
     overrides = parse_settings(arguments.settings)
     if arguments.kv_slots != 1:

@@ -46,6 +46,9 @@ def certify_run(
     """
     if report.verdict.status != "pass":
         return False
+    if launcher.model_dir is None:
+        write_note("no certificate: which engine and model a running server has is its word only\n")
+        return False
     try:
         certificate = _issue(report, plan, launcher, scenarios, run_id=directory.name, key_file=key_file)
         _check_unchanged(certificate.facts, read_run(directory).environment)
@@ -97,6 +100,7 @@ def _issue(
         )
     launch = launcher.launch(Arm(path="serve", depth=plan.depth), plan.scenarios[0])
     binding: Binding = launcher.binding
+    assert launcher.model_dir is not None, "a server that runs already is not certified"  # noqa: S101
     facts = read_facts(
         binding, launcher.model_dir, plan.depth, SERVED_SLOTS, launch.pins, paths=binding.capabilities.paths
     )

@@ -33,8 +33,10 @@ def render_dry_run(plan: Plan, launcher: Launcher, subjects: Sequence[Subject]) 
 def _subject_lines(plan: Plan, launcher: Launcher, subject: Subject) -> list[str]:
     arm = next(arm for arm in plan.arms if arm.build == subject.label)
     label = f"{subject.label}: " if subject.label else ""
-    argv = " ".join(launcher.launch(arm, plan.scenarios[0]).argv)
-    return [f"engine   {label}{subject.engine}: {argv}", f"model    {label}{subject.model_dir}"]
+    launch = launcher.launch(arm, plan.scenarios[0])
+    started = " ".join(launch.argv) or "runs already"
+    model = subject.model_dir or next((pin.value for pin in launch.pins if pin.name == "model"), "its own")
+    return [f"engine   {label}{subject.engine}: {started}", f"model    {label}{model}"]
 
 
 def _cell_lines(plan: Plan) -> list[str]:

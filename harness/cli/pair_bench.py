@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine_bindings.binding import Binding
+from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import read_model_fingerprint
 from engine_bindings.registry import find_binding
 from harness.drivers.launcher import EngineLauncher
@@ -57,6 +58,11 @@ class PairBench:
         self._contents = contents
         self._failing = failing
         self._binding: Binding = find_binding(contents.plan.engine)
+        if contents.environment.model.reported:
+            raise UsageError(
+                f"{contents.path}: a run on a server that ran already cannot be minimised",
+                hint="nobody can show that it is the same server still; compare it anew with fewer turns",
+            )
         self._model_dir = Path(contents.environment.model.directory)
         self.runs = 0
         self.tokens = 0

@@ -99,25 +99,29 @@ def _build_plan(
 def _read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:
     asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
     given = {name: value for name, value in asked.items() if value is not None}
-    largest = max(read_weights_bytes(subject.model_dir) for subject in subjects)
-    return replace(choose_timeouts(largest), **given)
+    # Nobody knows how large the model of a server is.
+    sizes = [None if one.model_dir is None else read_weights_bytes(one.model_dir) for one in subjects]
+    known = [size for size in sizes if size is not None]
+    default = choose_timeouts(max(known)) if len(known) == len(sizes) else Timeouts()
+    return replace(default, **given)
+
+
+def _read_build_facts(subject: Subject) -> BuildFacts:
+    engine, model = subject.fingerprints()
+    facts = BuildFacts(name=subject.label, engine=engine, model=model)
+    if subject.model_dir is None:
+        return facts
+    return replace(
+        facts,
+        commit=read_commit(Path(engine.source)),
+        model_storage=read_storage(subject.model_dir),
+        model_cached_ratio=read_cached_ratio(subject.model_dir),
+    )
 
 
 def list_build_facts(request: Request) -> tuple[BuildFacts, ...]:
     """Say which engines and models these are, the one under test first; a baseline comes before it."""
-    facts = []
-    for subject in request.subjects:
-        engine, model = subject.fingerprints()
-        facts.append(
-            BuildFacts(
-                name=subject.label,
-                engine=engine,
-                model=model,
-                commit=read_commit(Path(engine.source)),
-                model_storage=read_storage(subject.model_dir),
-                model_cached_ratio=read_cached_ratio(subject.model_dir),
-            )
-        )
+    facts = [_read_build_facts(subject) for subject in request.subjects]
     if (baseline := request.prepared.baseline) is not None:
         was = baseline.environment.builds[0]
         facts.append(replace(was, name=BASELINE))

@@ -148,6 +148,11 @@ def _describe_build(build: BuildFacts) -> dict[str, str]:
     engine, model = build.engine, build.model
     sampled = ", sampled" if model.weights_sampled else ""
     prefix = f"{build.name} " if build.name else ""
+    if engine.reported:
+        return {
+            f"{prefix}engine": f"{engine.version or 'an unnamed server'} at {engine.source}, by its own word",
+            f"{prefix}model": f"{model.directory}, by the server's word; nothing of it is proven",
+        }
     commit = f", commit {build.commit}" if build.commit else ""
     kept = [build.model_storage] if build.model_storage else []
     if build.model_cached_ratio is not None:

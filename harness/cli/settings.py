@@ -3,15 +3,24 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine_bindings.binding import Binding
+from engine_bindings.binding import Binding, ServedBinding
 from engine_bindings.errors import UsageError
 
 # Named by the harness for each process; another value would break the isolation of the arms.
 RESERVED_VARIABLES = ("SNAP",)
 
 
-def find_model_dir(binding: Binding, given: Path | None) -> Path:
-    """Return the model directory of ``--model``, or the one that comes with the engine."""
+def find_model_dir(binding: Binding, given: Path | None) -> Path | None:
+    """Return the model directory of ``--model``, or the one that comes with the engine; None for a server
+    that runs already.
+    """
+    if isinstance(binding, ServedBinding):
+        if given is not None:
+            raise UsageError(
+                f"--model {given}: the server has its model already",
+                hint="name one that it lists: --model-name",
+            )
+        return None
     model_dir = given or binding.default_model_dir()
     if model_dir is None:
         raise UsageError(

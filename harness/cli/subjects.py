@@ -2,12 +2,13 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine_bindings.binding import Binding
+from engine_bindings.binding import Binding, ServedBinding
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint, read_model_fingerprint
+from engine_bindings.openai_server import DEFAULT_KEY_VARIABLE, OpenAiServer
 from engine_bindings.registry import BINDINGS, find_binding
 from harness.cli.settings import find_model_dir, parse_settings
 from harness.drivers.launcher import EngineLauncher
@@ -31,7 +32,7 @@ class Subject:
     label: str
     engine: str
     binding: Binding
-    model_dir: Path
+    model_dir: Path | None
     overrides: Mapping[str, str]
 
     @property
@@ -51,6 +52,9 @@ class Subject:
 
     def fingerprints(self) -> tuple[EngineFingerprint, ModelFingerprint]:
         """Say exactly which engine and model it is. Raises UsageError when one is not there."""
+        if isinstance(self.binding, ServedBinding):
+            return self.binding.fingerprint(), self.binding.served_model(self.overrides)
+        assert self.model_dir is not None, "an engine is started on a model"  # noqa: S101
         return self.binding.fingerprint(), read_model_fingerprint(self.model_dir)
 
 
@@ -60,10 +64,10 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--engine",
         action="append",
-        metavar="[LABEL=]NAME[=PATH]",
-        help=f"engine: {', '.join(sorted(BINDINGS))}; with =PATH any executable that speaks its protocols"
-        f" (default: {DEFAULT_ENGINE}). Given twice with labels, the second is held against the first, arm by"
-        " arm",
+        metavar="[LABEL=]NAME[=PATH]|URL",
+        help=f"engine: {', '.join(sorted(BINDINGS))}; with =PATH any executable that speaks its protocols;"
+        f" or the address of an OpenAI-compatible server (default: {DEFAULT_ENGINE}). Given twice with"
+        " labels, the second is held against the first, arm by arm",
     )
     group.add_argument(
         "--model",
@@ -71,6 +75,16 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="[LABEL=]DIR",
         help="model directory (default: the engine's own)",
+    )
+    group.add_argument("--on", metavar="URL", help="address of an OpenAI-compatible server that speculates")
+    group.add_argument("--off", metavar="URL", help="address of the same without speculation")
+    group.add_argument(
+        "--model-name", metavar="NAME", help="model to ask a server for (default: the only one that it lists)"
+    )
+    group.add_argument(
+        "--api-key-env",
+        metavar="VARIABLE",
+        help=f"environment variable with the key for a server (default: {DEFAULT_KEY_VARIABLE})",
     )
     group.add_argument(
         "--set",
@@ -89,19 +103,45 @@ def read_subjects(arguments: argparse.Namespace) -> tuple[Subject, ...]:
     Raises:
         UsageError: an engine is not known or not there, labels are missing or unknown, or a setting is none.
     """
-    texts = arguments.engine or [DEFAULT_ENGINE]
+    texts = arguments.engine or [_name_pair(arguments.on, arguments.off) or DEFAULT_ENGINE]
+    if arguments.engine and (arguments.on or arguments.off):
+        raise UsageError("--on and --off stand in place of --engine", hint="leave one of them out")
     # One engine needs no label, and a misspelt name must not be taken for one.
     engines = [("", texts[0])] if len(texts) == 1 else [_split_label(text) for text in texts]
     labels = [label for label, _ in engines]
     _check_labels(labels)
     models = _by_label(arguments.model, "=", labels, "--model")
     settings = _by_label(arguments.settings, ":", labels, "--set")
-    return tuple(
+    subjects = [
         _build_subject(label, engine, [*models[""], *models[label]], [*settings[""], *settings[label]])
         if label
         else _build_subject(label, engine, models[""], settings[""])
         for label, engine in engines
-    )
+    ]
+    return tuple(_reach(subject, arguments.model_name, arguments.api_key_env) for subject in subjects)
+
+
+def _name_pair(on: str | None, off: str | None) -> str | None:
+    """Return the engine that two servers make, None where none is named."""
+    if on is None and off is None:
+        return None
+    if on is None or off is None:
+        raise UsageError(
+            f"--{'off' if on else 'on'} is missing: two servers are held against each other",
+            hint="for one server alone: --engine URL",
+        )
+    return f"openai=off={off},on={on}"
+
+
+def _reach(subject: Subject, model_name: str | None, key_variable: str | None) -> Subject:
+    """Return a subject with what it takes to ask a server."""
+    if not isinstance(subject.binding, OpenAiServer):
+        return subject
+    binding = subject.binding
+    if key_variable is not None:
+        binding = replace(binding, key_variable=key_variable, key_named=True)
+    model = {} if model_name is None else {"model": model_name}
+    return replace(subject, binding=binding, overrides={**subject.overrides, **model})
 
 
 def _build_subject(label: str, engine: str, models: Sequence[str], settings: Sequence[str]) -> Subject:

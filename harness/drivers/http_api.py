@@ -40,14 +40,16 @@ class ChatApi:
     Args:
         parameters: goes into every body, for example ``model``.
         streams: ask for server-sent events, or for one JSON object.
+        mark_expected: a stream ends with ``[DONE]``; a client library keeps that to itself.
     """
 
     entry: EntryKind = "messages"
     path = "/chat/completions"
 
-    def __init__(self, parameters: Object, *, streams: bool = True) -> None:
+    def __init__(self, parameters: Object, *, streams: bool = True, mark_expected: bool = True) -> None:
         self._parameters = parameters
         self._streams = streams
+        self._mark_expected = mark_expected
 
     def build_call(self, request: TurnRequest, received: Mapping[bytes, Object]) -> HttpCall:
         """Return the request of a turn."""
@@ -57,7 +59,7 @@ class ChatApi:
 
     def open_reader(self) -> AnswerReader:
         """Return a reader for the answer."""
-        return OpenAiStream() if self._streams else OpenAiWhole()
+        return OpenAiStream(mark_expected=self._mark_expected) if self._streams else OpenAiWhole()
 
 
 class CompletionsApi:

@@ -121,7 +121,7 @@ class HttpSession:
 
     def end(self) -> int:
         """Close the connections, and end the server's process where it is ours."""
-        self._close()
+        self.close()
         if self._host is None:
             return 0
         waits = Waits(self._timeouts, self.now_ns, place="end of the cell")
@@ -134,7 +134,7 @@ class HttpSession:
 
     def kill(self) -> int | None:
         """Close the connections, and end the server's process group where it is ours."""
-        self._close()
+        self.close()
         return None if self._host is None else self._host.kill()
 
     def now_ns(self) -> int:
@@ -155,7 +155,8 @@ class HttpSession:
 
         return self._runner.run(run())
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the connections. Safe to call again."""
         if not self._closed:
             self._closed = True
             self._run(self._transport.close())

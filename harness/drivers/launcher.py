@@ -12,6 +12,7 @@ from typing import BinaryIO, Self
 from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
 from harness.drivers.base import EngineSession
 from harness.drivers.guard import ProcessGuard
+from harness.drivers.http_opening import open_http
 from harness.drivers.left_files import LeftCallback, ignore_left
 from harness.drivers.opening import Opening, open_chat, open_serve
 from harness.drivers.stderr_log import StderrLog
@@ -23,6 +24,7 @@ from harness.scenario import Scenario
 DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] = {
     "chat": open_chat,
     "serve": open_serve,
+    "http": open_http,
 }
 """How a session is opened, by the driver that a binding's :class:`Launch` names."""
 
@@ -33,7 +35,8 @@ class EngineLauncher:
 
     Attributes:
         binding: which engine.
-        model_dir: the model; the engine sees links to its files in a directory of its own.
+        model_dir: the model; the engine sees links to its files in a directory of its own. None where a
+            server is reached that has its model.
         timeouts: the limits on waiting.
         overrides: settings that the user fixed, for every arm alike.
         context_tokens: size of the context for scenarios that ask for none; None is the engine's default.
@@ -41,7 +44,7 @@ class EngineLauncher:
     """
 
     binding: Binding
-    model_dir: Path
+    model_dir: Path | None
     timeouts: Timeouts
     overrides: Mapping[str, str] = field(default_factory=dict)
     context_tokens: int | None = None

@@ -28,7 +28,8 @@ class Opening:
         launch: how the engine is started.
         slots: requests that it answers at once.
         grammar: of the arm in this scenario, None without one.
-        model_dir: the model; the engine sees links to its files in a directory of its own.
+        model_dir: the model; the engine sees links to its files in a directory of its own. None where a
+            server is reached that has its model.
         timeouts: the limits on waiting.
         inherited: the environment that the engine's is made from.
         guard: ends the engine should the harness be killed.
@@ -40,7 +41,7 @@ class Opening:
     launch: Launch
     slots: int
     grammar: Grammar | None
-    model_dir: Path
+    model_dir: Path | None
     timeouts: Timeouts
     inherited: Mapping[str, str]
     guard: ProcessGuard
@@ -73,6 +74,7 @@ def start_process(opening: Opening) -> Iterator[EngineProcess]:
     Raises:
         EngineStartError: the system cannot run the program.
     """
+    assert opening.model_dir is not None, "an engine is started on a model"  # noqa: S101
     with private_model_directory(opening.model_dir) as private:
         if opening.grammar is not None:
             _write_grammar(opening.grammar, opening.launch, private)
