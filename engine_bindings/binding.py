@@ -1,9 +1,10 @@
 """What a binding is: how one kind of engine is started, what is fixed for it, and what it reports."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol
 
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint
 
@@ -55,6 +56,7 @@ class Capabilities:
             asked twice in one process must give the same; not so where all requests share one generator.
         context_tokens: size of the context unless another is asked for, None when it is not known.
         cold_cells: each cell starts with an empty cache, so that what two cells reuse can be compared.
+        exact_prefixes: a prefix is reused to the token; not so where a cache holds blocks of many.
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
         reports_logprobs: the paths on which a request can ask for the logprob of each token of its answer.
@@ -75,6 +77,7 @@ class Capabilities:
     draws_repeat: bool = False
     context_tokens: int | None = None
     cold_cells: bool = True
+    exact_prefixes: bool = True
     margin_pin: Pin | None = None
     reports_logprobs: frozenset[EnginePath] = frozenset()
 
@@ -162,10 +165,10 @@ class Binding(Protocol):
         """Return how to start the engine for an arm; ``overrides`` replace pins or add to them."""
 
 
-@runtime_checkable
-class ServedBinding(Binding, Protocol):
-    """An engine that is reached where it runs already, with a model that it has."""
+class ServedBinding(ABC):
+    """Base of bindings for engines that are reached where they run already, with a model that they have."""
 
+    @abstractmethod
     def served_model(self, overrides: Mapping[str, str]) -> ModelFingerprint:
         """Return the model as its server reports it. Raises UsageError when it serves no such model."""
 

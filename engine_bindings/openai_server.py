@@ -16,6 +16,7 @@ from engine_bindings.binding import (
     Capabilities,
     Launch,
     Pin,
+    ServedBinding,
     apply_overrides,
 )
 from engine_bindings.errors import UsageError
@@ -31,13 +32,15 @@ CLIENT = "openai-client"
 COMPLETIONS = "completions"
 # These show the ids of what they generate when asked, and others may refuse to be asked.
 SHOW_TOKEN_IDS = ("vllm", "coli-ab")
+# These reuse a prefix to the token; a cache of blocks, such as vLLM's, reuses whole blocks only.
+EXACT_PREFIXES = ("coli-ab",)
 MARGIN_PIN = Pin(
     name="top_logprobs", value="2", reason="the two best candidates of every token: their gap is the margin"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenAiServer:
+class OpenAiServer(ServedBinding):
     """One server, or two.
 
     Attributes:
@@ -88,6 +91,7 @@ class OpenAiServer:
             context_tokens=min(contexts) if len(contexts) == len(facts) else None,
             margin_pin=MARGIN_PIN,
             cold_cells=all(_choose_cache(one) != "keep" for one in facts),
+            exact_prefixes=all(one.owner in EXACT_PREFIXES for one in facts),
         )
 
     def default_model_dir(self) -> Path | None:

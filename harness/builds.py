@@ -45,6 +45,7 @@ def join_builds(builds: Sequence[Build], plans: Sequence[Plan]) -> Plan:
         counters_repeat=all(plan.counters_repeat for plan in owned),
         draws_repeat=all(plan.draws_repeat for plan in owned),
         cold_cells=all(plan.cold_cells for plan in owned),
+        exact_prefixes=all(plan.exact_prefixes for plan in owned),
         max_depth=min(plan.max_depth for plan in owned),
         context_tokens=_common_context(owned),
         left_out=tuple(

@@ -202,6 +202,7 @@ class Plan:
         entries: how each path takes a turn. token_paths: the paths that show which bytes are a token.
         context_paths: those on which a turn runs in the context that its conversation names.
         cold_cells: each cell starts with an empty cache; else what it reuses is not compared between cells.
+        exact_prefixes: a prefix is reused to the token; else a shorter one proves nothing.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
     """
@@ -227,6 +228,7 @@ class Plan:
     token_paths: tuple[EnginePath, ...] = ()
     context_paths: tuple[EnginePath, ...] = ()
     cold_cells: bool = True
+    exact_prefixes: bool = True
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
@@ -343,6 +345,7 @@ def build_plan(
         token_paths=tuple(path for path in able.paths if path in able.frames_are_tokens),
         context_paths=tuple(path for path in able.paths if path in able.context_paths),
         cold_cells=able.cold_cells,
+        exact_prefixes=able.exact_prefixes,
         left_out=left_out,
     )
 
@@ -462,6 +465,8 @@ def _order_cells(
 
 
 def _arm_order(arms: tuple[Arm, ...], block: int) -> tuple[Arm, ...]:
+    if not arms:
+        return ()
     shift = block // 2 % len(arms)
     rotated = arms[shift:] + arms[:shift]
     return rotated[::-1] if block % 2 else rotated

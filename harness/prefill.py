@@ -90,7 +90,11 @@ def _cell_rows(plan: Plan, spec: CellSpec, record: CellRecord, metrics: CellMetr
     before: TurnRecord | None = None
     for turn, figures in zip(record.turns, metrics.turns, strict=True):
         declared = turns[turn.conversation][turn.turn]
-        yield _build_row(spec, declared, figures, _derive_expected(before, turn), _derive_least(before, turn))
+        least = _derive_least(before, turn)
+        if not plan.exact_prefixes:
+            # A cache of blocks reuses whole ones only, and how long they are is not known.
+            declared, least = replace(declared, expect_cached_tokens=None), None
+        yield _build_row(spec, declared, figures, _derive_expected(before, turn), least)
         before = turn
 
 

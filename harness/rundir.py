@@ -101,7 +101,7 @@ class RunDirectory:
 
     def stderr_name(self, spec: CellSpec) -> str:
         """Return that file's path inside the run directory."""
-        name = f"{spec.arm.label.replace('/', '-')}.{spec.scenario}.{spec.repetition}"
+        name = f"{spec.arm.label.replace('/', '-').replace('?', 'any')}.{spec.scenario}.{spec.repetition}"
         if spec.probe is not None:
             mark = spec.probe
             name += f".{mark.kind}.{mark.conversation}.{mark.turn}.{mark.offset_bytes}"
