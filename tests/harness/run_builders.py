@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine_bindings.binding import Pin
+from engine_bindings.binding import UNKNOWN_DEPTH, Capabilities, Pin
 from harness.budget import find_unpaid
 from harness.comparison import Comparison, compare
 from harness.metrics import collect_token_lengths, derive_metrics
@@ -18,6 +18,19 @@ CHAT_OFF = Arm(path="chat", depth=0)
 CHAT_ON = Arm(path="chat", depth=3)
 SERVE_OFF = Arm(path="serve", depth=0)
 SERVE_ON = Arm(path="serve", depth=3)
+
+# A server found running: one depth, which nobody knows, and a cache of its own kind.
+SERVED = Capabilities(
+    paths=("chat", "whole"),
+    max_depth=0,
+    depths=(UNKNOWN_DEPTH,),
+    frames_are_tokens=frozenset(),
+    reports_forwards=False,
+    reports_drafted=False,
+    reports_cached_tokens=False,
+    cold_cells=False,
+    exact_prefixes=False,
+)
 
 TOKEN_BYTES = 4
 PREFILL_NS = 50_000_000
@@ -132,7 +145,8 @@ def _answer(
     tokens = conversation.turns[index].max_tokens
     text = b"".join(f"{conversation.id[:2]}{n % 90 + 10:02d}".encode() for n in range(tokens))
     # One forward brings depth tokens and the one it was asked for, cut at the cap.
-    step = spec.arm.depth + 1
+    depth = max(0, spec.arm.depth)
+    step = depth + 1
     bursts = [min(step, tokens - start) for start in range(0, tokens, step)]
     prompt_tokens = -(-len(prompt) // TOKEN_BYTES)
     cached = (before.prompt_tokens or 0) + (before.emitted_tokens or 0) if before else 0
@@ -141,7 +155,7 @@ def _answer(
     is_serve = spec.arm.path == "serve"
     deliveries = tuple(
         Delivery(
-            at_ns=first_ns + FORWARD_NS[spec.arm.depth] * n,
+            at_ns=first_ns + FORWARD_NS[depth] * n,
             size_bytes=burst * TOKEN_BYTES,
             tokens=burst if is_serve else None,
         )
@@ -162,7 +176,7 @@ def _answer(
         cached_tokens=cached,
         prefill_tokens=prompt_tokens - cached,
         forwards=len(bursts),
-        drafted_tokens=len(bursts) * spec.arm.depth,
+        drafted_tokens=len(bursts) * depth,
         accepted_tokens=tokens - len(bursts),
         length_limited=True,
         finish="length",

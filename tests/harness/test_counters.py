@@ -4,10 +4,20 @@ from dataclasses import replace
 
 import pytest
 
+from harness.counters import find_count_faults
 from harness.grammar import Grammar
-from harness.plan import CellSpec
+from harness.pairing import select_latest
+from harness.plan import CellSpec, build_plan
 from harness.transcript import TurnRecord
-from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, make_scenario, run_healthy
+from tests.harness.run_builders import (
+    CHAT_ON,
+    SERVE_ON,
+    SERVED,
+    judge_run,
+    make_plan,
+    make_scenario,
+    run_healthy,
+)
 
 
 def test_a_healthy_run_has_no_finding():
@@ -135,3 +145,10 @@ def test_an_answer_must_come_back_as_about_the_tokens_that_were_counted(
     ]
     assert bool(said) == found
     assert all(reason.startswith("emitted_tokens was 24 in the turn before") for reason in said)
+
+
+def test_an_arm_of_unknown_depth_may_draft_as_much_as_it_likes():
+    plan = build_plan((make_scenario(),), capabilities=SERVED)
+    records = run_healthy(plan, lambda _, turn: replace(turn, drafted_tokens=900, accepted_tokens=0))
+
+    assert not [f for f in find_count_faults(plan, select_latest(records)) if "depth" in f.rule]

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from harness.engagement import Engagement
-from harness.plan import CellSpec
+from harness.plan import CellSpec, build_plan
 from harness.transcript import CellRecord, Failure, TurnRecord
 from tests.harness.run_builders import (
     CHAT_OFF,
     CHAT_ON,
+    SERVED,
     Bend,
     judge_run,
     make_plan,
@@ -56,7 +57,7 @@ def test_a_healthy_run_has_its_evidence_in_numbers():
         ("chat/0", {"drafted_tokens": 5}, "drafted 5 in copy-1 turn 1"),
         ("chat/0", {"forwards": 20}, "24 tokens in 20 forwards"),
         ("chat/0", {"forwards": 23, "finish": "stop"}, "24 tokens in 23 forwards"),
-        ("chat/0", {"forwards": None}, "not reported"),
+        ("chat/0", {"forwards": None, "drafted_tokens": None, "accepted_tokens": None}, "not reported"),
         ("chat/0", {"emitted_tokens": None}, "not reported"),
     ],
 )
@@ -120,3 +121,21 @@ def test_the_banner_proves_nothing():
     bend = bend_arm("serve/3", drafted_tokens=0, accepted_tokens=0, forwards=24)
     records = tuple(replace(r, banner=("MTP ACTIVE (draft=3)",)) for r in run_healthy(plan, bend))
     assert pick("serve/3", judge_run(plan, records)[0].engagements).state == "void"
+
+
+def test_an_arm_of_unknown_depth_is_not_judged():
+    plan = build_plan((make_scenario(),), capabilities=SERVED)
+    comparison, verdict = judge_run(plan, run_healthy(plan))
+
+    rows = {row.arm.label: row for row in comparison.engagements}
+    assert {row.state for row in rows.values()} == {"unknown"}
+    assert verdict.status == "pass"
+    assert verdict.sentence.startswith(
+        "PASS: whole gives the same tokens as chat mode at whatever depth the server runs ("
+    )
+
+
+def test_drafts_that_are_reported_as_0_show_an_off_arm():
+    row = row_of("chat/0", bend_arm("chat/0", forwards=None, drafted_tokens=0))
+
+    assert row.state == "off"

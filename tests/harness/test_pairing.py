@@ -189,3 +189,18 @@ def test_a_conversation_in_a_context_of_its_own_begins_with_another_prefix_on_th
     assert moved["self chat/3"] == moved["speculation chat"] == moved["speculation serve"] == []
     unnamed = replace(plan, context_paths=())
     assert not any(p.prefix_moved for c in pair_cells(unnamed, run_healthy(plan)).contrasts for p in c.pairs)
+
+
+def test_what_a_cell_finds_in_a_cache_that_was_not_emptied_is_not_compared():
+    plan = make_plan()
+    pairs = {
+        cold: [
+            pair.prefix_uncertain
+            for contrast in pair_cells(replace(plan, cold_cells=cold), run_healthy(plan)).contrasts
+            for pair in contrast.pairs
+        ]
+        for cold in (True, False)
+    }
+
+    assert not any(pairs[True])
+    assert all(pairs[False])

@@ -18,7 +18,7 @@ from harness.plan import (
 )
 from harness.record_json import from_json, to_json
 from harness.scenario import Entry
-from tests.harness.run_builders import make_scenario
+from tests.harness.run_builders import SERVED, make_scenario
 
 
 def test_the_arms_are_both_paths_with_and_without_speculation():
@@ -180,3 +180,27 @@ def test_raw_prompts_are_no_messages() -> None:
     first = scenario.conversations[0]
     raw = replace(first, turns=(replace(first.turns[0], kind="prompt"), *first.turns[1:]))
     assert choose_entry(replace(scenario, conversations=(raw,)), ("messages",)) is None
+
+
+def test_a_server_found_running_has_one_arm_for_each_path_and_no_depth():
+    plan = build_plan((make_scenario(),), capabilities=SERVED)
+
+    assert [arm.label for arm in plan.arms] == ["chat/?", "whole/?"]
+    assert [contrast.name for contrast in plan.contrasts] == ["self chat/?", "self whole/?", "path"]
+    assert any("what speculation changes" in text for text in plan.left_out)
+    assert (plan.cold_cells, plan.exact_prefixes, plan.max_depth) == (False, False, 0)
+
+
+def test_a_scenario_that_no_path_takes_has_no_cells():
+    raw = make_scenario("raw")
+    raw = replace(
+        raw,
+        conversations=tuple(
+            replace(one, turns=(replace(one.turns[0], kind="prompt"),)) for one in raw.conversations
+        ),
+    )
+    able = replace(SERVED, entries=dict.fromkeys(SERVED.paths, ("messages",)))
+    plan = build_plan((make_scenario(), raw), capabilities=able)
+
+    assert {spec.scenario for spec in plan.cells} == {"quick"}
+    assert any("takes messages only: raw" in text for text in plan.left_out)

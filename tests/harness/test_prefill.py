@@ -119,3 +119,11 @@ def test_rows_stand_in_the_order_of_the_scenario():
         ("code-1", 1),
     ]
     assert [row.arm.label for row in rows[:4]] == ["chat/0", "chat/3", "serve/0", "serve/3"]
+
+
+def test_a_cache_of_blocks_may_reuse_less():
+    plan = replace(make_plan(declare(48, 37)), exact_prefixes=False)
+    rows = judge_run(plan, run_healthy(plan, lambda _, t: replace(t, cached_tokens=0)))[0].prefill
+
+    assert {row.state for row in rows} == {"no expectation", "not as derived"}
+    assert not any(row.declared or row.least_cached_tokens for row in rows)
