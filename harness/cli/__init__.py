@@ -9,7 +9,18 @@ from collections.abc import Sequence
 
 from engine_bindings.errors import ColiAbError, UsageError
 from engine_bindings.fingerprint import read_version
-from harness.cli import analyze, certificate, compare, gate, history, minimize, report, scenarios, serve
+from harness.cli import (
+    analyze,
+    certificate,
+    compare,
+    gate,
+    history,
+    minimize,
+    report,
+    scenario,
+    scenarios,
+    serve,
+)
 from harness.cli.output import prepare_streams, write_note
 
 EXIT_USAGE = 2
@@ -57,7 +68,18 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"coli-ab {read_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in (compare, gate, report, analyze, minimize, history, scenarios, certificate, serve):
+    for module in (
+        compare,
+        gate,
+        report,
+        analyze,
+        minimize,
+        history,
+        scenarios,
+        scenario,
+        certificate,
+        serve,
+    ):
         module.add_parser(commands)
     return parser
 
