@@ -63,9 +63,14 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """Why the answer ended, in the server's word."""
+    """Why the answer ended, in the server's word.
+
+    ``stop_string`` is whether a stop string ended it, None where the server does not tell that from a stop
+    token.
+    """
 
     reason: str
+    stop_string: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,9 @@ def _read_choice(choice: Object) -> Iterator[AnswerEvent]:
     yield _read_piece(choice)
     reason = choice.get("finish_reason")
     if reason is not None:
-        yield Finish(reason=_as_text(reason, "finish_reason"))
+        # vLLM's: the stop string, the id of a stop token, or null for the usual one.
+        told = isinstance(choice["stop_reason"], str) if "stop_reason" in choice else None
+        yield Finish(reason=_as_text(reason, "finish_reason"), stop_string=told)
 
 
 def _read_piece(choice: Object) -> Piece:

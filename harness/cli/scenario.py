@@ -22,8 +22,8 @@ Makes a scenario file of a log of OpenAI requests: JSON lines, each a body or a 
 request or body, or a directory of saved bodies (*.json, *.jsonl).
 
 Requests that extend one another become the turns of one conversation. Keys, tokens, passwords, private
-keys, e-mail addresses and home directories are taken out; read the file before you give it away: no rule knows every
-secret.
+keys, e-mail addresses and home directories are taken out. Read the file before you give it away: no rule
+knows every secret.
 """
 
 EPILOG = """\

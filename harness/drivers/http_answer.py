@@ -46,7 +46,7 @@ class HttpAnswer:
         self.deliveries: list[Delivery] = []
         self.counts = Counts()
         self.fault: ServerFault | None = None
-        self.finish_reason: str | None = None
+        self._finish = Finish(reason="")
         self.remarks: tuple[str, ...] = ()
         self.complete = False
         self._stop = tuple(stop)
@@ -65,7 +65,7 @@ class HttpAnswer:
                 case Piece():
                     pieces.append(event)
                 case Finish():
-                    self.finish_reason = event.reason
+                    self._finish = event
                 case Counts():
                     self.counts = self.counts.join(event)
                 case ServerFault():
@@ -149,10 +149,16 @@ class HttpAnswer:
         return message
 
     def finish(self) -> FinishWord:
-        """Return how the answer ended; a word that we do not know is no reason that is reported."""
-        if self.stopped:
+        """Return how the answer ended; a word that we do not know is no reason that is reported.
+
+        Where stop strings were asked for and the server does not tell them from stop tokens, it may have been
+        one: how far the engine went on behind it is then not known.
+        """
+        reason, stop_string = self._finish.reason, self._finish.stop_string
+        may_be = bool(self._stop) if stop_string is None else stop_string
+        if self.stopped or (reason == "stop" and may_be):
             return "stop-string"
-        return FINISHES.get(self.finish_reason or "", "unreported")
+        return FINISHES.get(reason, "unreported")
 
     def token_lengths(self) -> tuple[int, ...] | None:
         """Return the bytes of each token, where the server shows tokens that make up exactly this answer."""

@@ -274,6 +274,20 @@ def test_a_stop_string_that_the_server_left_is_cut() -> None:
     assert (record.text, record.finish) == (b"one ", "stop-string")
 
 
+@pytest.mark.parametrize(
+    ("told", "finish"),
+    [({}, "stop-string"), ({"stop_reason": "END"}, "stop-string"), ({"stop_reason": None}, "stop")],
+)
+def test_a_stop_may_be_one_of_the_strings_that_were_asked_for(told: dict[str, Any], finish: str) -> None:
+    def answer() -> Answer:
+        choice = {"index": 0, "delta": {"content": "one "}, "finish_reason": "stop", **told}
+        return stream(event({"choices": [choice]}), DONE)
+
+    assert Played(answer()).turn(stop=("END",)).finish == finish
+    if not told:
+        assert Played(answer()).turn().finish == "stop"
+
+
 def test_a_missing_mark_and_an_unknown_reason_are_noted() -> None:
     played = Played(stream(delta(content="a"), delta("because")))
 
