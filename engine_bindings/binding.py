@@ -128,6 +128,9 @@ class Launch:
         api: over HTTP, the way in which turns are asked for.
         key_variable: over HTTP, the environment variable that holds the key for the server; None: none is
             sent.
+        parameters: over HTTP, the pins that go into the requests to a server that is started; the others are
+            its
+            environment. All pins go into the requests where none is started.
         reads_metrics: over HTTP, the server's own counters are read around each turn.
         model_variable: the environment variable that names the model directory of the process.
         grammar_variables: pins whose value is the name of a file there that holds the grammar.
@@ -139,6 +142,7 @@ class Launch:
     url: str | None = None
     api: str = ""
     key_variable: str | None = None
+    parameters: tuple[str, ...] = ()
     reads_metrics: bool = False
     model_variable: str = "SNAP"
     grammar_variables: tuple[str, ...] = ()

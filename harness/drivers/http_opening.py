@@ -57,11 +57,10 @@ def open_http(opening: Opening) -> Iterator[EngineSession]:
 
 @contextlib.contextmanager
 def _open_session(opening: Opening, launch: Launch, *, host: ServerProcess | None) -> Iterator[EngineSession]:
-    settings = {pin.name: pin.value for pin in launch.pins}
-    parameters = read_parameters(settings, api=launch.api) if host is None else {}
+    settings = {pin.name: pin.value for pin in launch.pins if host is None or pin.name in launch.parameters}
     session = HttpSession(
         open_transport(launch, opening.inherited),
-        APIS[launch.api](parameters),
+        APIS[launch.api](read_parameters(settings, api=launch.api)),
         opening.log,
         opening.timeouts,
         on_output=opening.on_output,

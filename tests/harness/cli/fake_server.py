@@ -36,58 +36,66 @@ class Behaviour:
         return [f"w{(seed * (i + 3)) % 97} " for i in range(body["max_tokens"])]
 
 
+class Handler(BaseHTTPRequestHandler):
+    behaviour: Behaviour
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if not self.may_ask():
+            self.send(401, "application/json", b'{"error": {"message": "no key"}}')
+        elif self.path == "/v1/models":
+            models = [{"id": name, "owned_by": "toy"} for name in self.behaviour.models]
+            self.send(200, "application/json", json.dumps({"data": models}).encode())
+        elif self.path == "/metrics" and self.behaviour.drafts is not None:
+            text = (
+                f"toy:generation_tokens_total {self.behaviour.generated}\n"
+                f"toy:spec_decode_num_draft_tokens_total {self.behaviour.drafted}\n"
+                f"toy:spec_decode_num_accepted_tokens_total {self.behaviour.drafted}\n"
+            )
+            self.send(200, "text/plain", text.encode())
+        else:
+            self.send(404, "application/json", b"{}")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/chat/completions" or not self.may_ask():
+            self.send(404, "application/json", b"{}")
+            return
+        self.behaviour.bodies.append(body)
+        words = self.behaviour.words(body)
+        self.behaviour.generated += len(words)
+        self.behaviour.drafted += self.behaviour.drafts or 0
+        usage = {"prompt_tokens": 9, "completion_tokens": len(words)}
+        if body["stream"]:
+            self.send(200, "text/event-stream", stream(words, usage, drops=self.behaviour.drops))
+            return
+        message = {"role": "assistant", "content": "".join(words)}
+        answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "toy", "usage": usage}
+        answer["choices"] = [{"index": 0, "message": message, "finish_reason": "length"}]
+        self.send(200, "application/json", json.dumps(answer).encode())
+
+    def may_ask(self) -> bool:
+        return (
+            self.behaviour.key is None or self.headers.get("Authorization") == f"Bearer {self.behaviour.key}"
+        )
+
+    def send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
 @contextmanager
-def fake_server(behaviour: Behaviour) -> Iterator[str]:
-    """Serve on a free port; give the base address."""
+def fake_server(behaviour: Behaviour, *, port: int = 0) -> Iterator[str]:
+    """Serve on a port, or a free one; give the base address."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            if behaviour.key and self.headers.get("Authorization") != f"Bearer {behaviour.key}":
-                self.send(401, "application/json", b'{"error": {"message": "no key"}}')
-            elif self.path == "/v1/models":
-                models = [{"id": name, "owned_by": "toy"} for name in behaviour.models]
-                self.send(200, "application/json", json.dumps({"data": models}).encode())
-            elif self.path == "/metrics" and behaviour.drafts is not None:
-                text = (
-                    f"toy:generation_tokens_total {behaviour.generated}\n"
-                    f"toy:spec_decode_num_draft_tokens_total {behaviour.drafted}\n"
-                    f"toy:spec_decode_num_accepted_tokens_total {behaviour.drafted}\n"
-                )
-                self.send(200, "text/plain", text.encode())
-            else:
-                self.send(404, "application/json", b"{}")
-
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            if self.path != "/v1/chat/completions":
-                self.send(404, "application/json", b"{}")
-                return
-            behaviour.bodies.append(body)
-            words = behaviour.words(body)
-            behaviour.generated += len(words)
-            behaviour.drafted += behaviour.drafts or 0
-            usage = {"prompt_tokens": 9, "completion_tokens": len(words)}
-            if body["stream"]:
-                self.send(200, "text/event-stream", stream(words, usage, drops=behaviour.drops))
-                return
-            message = {"role": "assistant", "content": "".join(words)}
-            answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "toy", "usage": usage}
-            answer["choices"] = [{"index": 0, "message": message, "finish_reason": "length"}]
-            self.send(200, "application/json", json.dumps(answer).encode())
-
-        def send(self, status: int, kind: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), type("Bound", (Handler,), {"behaviour": behaviour}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
