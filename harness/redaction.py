@@ -75,7 +75,7 @@ RULES = (
     ),
     _rule(
         "password",
-        rf"\b[a-z][a-z0-9+.-]*://[^\s/:@]*:{_OWN}(?P<secret>[^\s/@]+)@",
+        rf"\b[a-z][a-z0-9+.-]{{0,20}}://[^\s/:@]{{0,256}}:{_OWN}(?P<secret>[^\s/@]{{1,256}})@",
         f"{STAND_IN}_PASSWORD_{{n}}",
         re.IGNORECASE,
     ),

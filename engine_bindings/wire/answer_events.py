@@ -89,14 +89,10 @@ class Counts:
 
     def join(self, later: "Counts") -> "Counts":
         """Return both, the later ones where both have a number."""
-        return Counts(
-            **{
-                f.name: getattr(later, f.name)
-                if getattr(later, f.name) is not None
-                else getattr(self, f.name)
-                for f in fields(Counts)
-            }
-        )
+        joined = {item.name: getattr(self, item.name) for item in fields(Counts)}
+        told = {item.name: getattr(later, item.name) for item in fields(Counts)}
+        told["drafted_tokens"] = later.drafted
+        return Counts(**{name: joined[name] if told[name] is None else told[name] for name in joined})
 
     @property
     def drafted(self) -> int | None:

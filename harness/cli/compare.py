@@ -68,6 +68,8 @@ examples:
       two builds: the second is held against the first, arm by arm
   coli-ab compare --baseline runs/RUN
       the same against an earlier run, which costs no tokens
+  coli-ab compare --on http://127.0.0.1:8001/v1 --off http://127.0.0.1:8000/v1
+      two OpenAI-compatible servers that run already, one with speculation (docs/openai-servers.md)
 
 Ctrl-C ends the engine, keeps what was measured and reports on that; a second one stops at once.
 """

@@ -93,6 +93,11 @@ def _take_over(prepared: Prepared, subject: Subject, launcher: Launcher, run: Pa
 
 def _check_engine(engine: EngineFingerprint, contents: RunContents, option: str) -> None:
     then = contents.environment.engine
+    if engine.reported:
+        raise UsageError(
+            f"{option}: nobody can show that a server that runs already is the one of that run",
+            hint="run all cells afresh; to hold the answers against each other: --baseline RUN",
+        )
     if engine.digest != then.digest:
         raise UsageError(
             f"{option}: measured on another engine, {then.digest[:16]}; this one is {engine.digest[:16]}",

@@ -173,3 +173,17 @@ def test_scenarios_of_exact_prompts_need_a_server_that_takes_them(
         assert "not run on chat-completions, which takes messages only: exact" in " ".join(
             capsys.readouterr().out.split()
         )
+
+
+def test_a_run_on_a_server_is_a_baseline_and_nothing_more(
+    compare: Compare, tmp_path: Path, capsys: pytest.CaptureFixture[str], scenario_file: Path
+) -> None:
+    first = tmp_path / "run"
+    with fake_server(Behaviour(drops=True)) as url:
+        assert compare("--engine", url, "--repetitions", "1") == 1
+        assert main(["minimize", str(first)]) == 2
+        assert "cannot be minimised" in capsys.readouterr().err
+        again = ["compare", "--scenario", str(scenario_file), "--engine", url, "--repetitions", "1"]
+        assert main([*again, "--out", str(tmp_path / "more"), "--reuse", str(first)]) == 2
+        assert "nobody can show that a server" in capsys.readouterr().err
+        assert main([*again, "--out", str(tmp_path / "held"), "--baseline", str(first)]) == 1

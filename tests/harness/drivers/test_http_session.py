@@ -525,9 +525,10 @@ def test_the_servers_own_counts_are_read_around_a_turn() -> None:
 def test_the_answers_own_counts_win() -> None:
     details = {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 1}
     answer = stream(delta("stop"), usage(6, completion_tokens_details=details), DONE)
-    played = Played(totals(100, 10, 5), answer, totals(106, 12, 6), counted=True)
+    played = Played(totals(100, 10, 5), answer, totals(106, 19, 9), counted=True)
 
-    assert played.turn().accepted_tokens == 1
+    record = played.turn()
+    assert (record.drafted_tokens, record.accepted_tokens) == (2, 1)
 
 
 def test_counts_that_hold_other_requests_are_not_used() -> None:
