@@ -78,6 +78,8 @@ def _build_plan(
     scenarios: Sequence[LoadedScenario],
     timeouts: Timeouts,
 ) -> Plan:
+    for subject in subjects:
+        _check_contexts(subject, scenarios, arguments.context)
     plans = [
         build_plan(
             [fit_grammar(loaded.scenario, subject.binding) for loaded in scenarios],
@@ -94,6 +96,26 @@ def _build_plan(
     ]
     plan = plans[0] if len(plans) == 1 else join_builds([subject.build for subject in subjects], plans)
     return plan if arguments.budget is None else cut_plan(plan, arguments.budget)
+
+
+def _check_contexts(subject: Subject, scenarios: Sequence[LoadedScenario], asked: int | None) -> None:
+    """Raise UsageError where a running server would have to have a context of another size."""
+    if subject.model_dir is not None:
+        return
+    if asked is not None:
+        raise UsageError(
+            f"--context {asked}: the size of a running server's context cannot be chosen",
+            hint="start the server with that size, and leave the option out",
+        )
+    given = subject.binding.capabilities.context_tokens
+    for scenario in (loaded.scenario for loaded in scenarios):
+        if scenario.context_tokens not in (None, given):
+            told = "does not tell the size of its own" if given is None else f"has one of {given}"
+            raise UsageError(
+                f"scenario {scenario.name!r} needs a context of {scenario.context_tokens} tokens, and the"
+                f" server {told}",
+                hint="start the server with that size, or leave the scenario out",
+            )
 
 
 def _read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:

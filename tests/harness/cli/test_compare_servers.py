@@ -160,6 +160,16 @@ def test_what_cannot_be_asked_for(
     assert message in capsys.readouterr().err
 
 
+def test_the_size_of_a_servers_context_cannot_be_chosen(
+    compare: Compare, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fake_server(Behaviour()) as url:
+        assert compare("--engine", url, "--context", "64") == 2
+        assert "cannot be chosen" in capsys.readouterr().err
+        assert compare("--engine", url, "--scenario", "context-end") == 2
+        assert "does not tell the size of its own" in capsys.readouterr().err
+
+
 def test_scenarios_of_exact_prompts_need_a_server_that_takes_them(
     compare: Compare, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
