@@ -30,8 +30,8 @@ CHAT = "chat-completions"
 WHOLE = "chat-completions-whole"
 CLIENT = "openai-client"
 COMPLETIONS = "completions"
-# These show the ids of what they generate when asked, and others may refuse to be asked.
-SHOW_TOKEN_IDS = ("vllm", "coli-ab")
+# These show ids and logprobs of what they generate when asked, and others may refuse to be asked.
+KNOWN = ("vllm", "coli-ab")
 # These reuse a prefix to the token; a cache of blocks, such as vLLM's, reuses whole blocks only.
 EXACT_PREFIXES = ("coli-ab",)
 MARGIN_PIN = Pin(
@@ -85,6 +85,7 @@ class OpenAiServer(ServedBinding):
             depths=(UNKNOWN_DEPTH,) if self.on is None else None,
             entries={CHAT: ("messages",), WHOLE: ("messages",), CLIENT: ("messages",)},
             frames_are_tokens=frozenset(),
+            reports_logprobs=frozenset(paths if all(one.owner in KNOWN for one in facts) else ()),
             reports_forwards=False,
             reports_drafted=all(one.has_metrics for one in facts),
             reports_cached_tokens=False,
@@ -133,7 +134,7 @@ class OpenAiServer(ServedBinding):
             Pin(name="model", value=model, reason="the model that the server lists"),
             Pin(name="cache", value=cache, reason=_CACHE_REASONS[cache]),
         ]
-        if facts.owner in SHOW_TOKEN_IDS:
+        if facts.owner in KNOWN:
             reason = "token ids show how many tokens a piece is"
             pins.append(Pin(name="return_token_ids", value="true", reason=reason))
         if settings.temperature > 0:

@@ -16,9 +16,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerToken:
-    """One token with its probabilities: its bytes, None where they are not told, and the best candidates."""
+    """One token with its probabilities: its bytes and its own log probability, each None where it is not
+    told, and the best candidates.
+    """
 
     data: bytes | None
+    logprob: float | None = None
     candidates: tuple[Candidate, ...] = ()
 
 

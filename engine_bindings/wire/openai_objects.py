@@ -129,14 +129,24 @@ def _read_logprobs(value: object) -> tuple[AnswerToken, ...] | None:
         return None
     tokens = value["tokens"]
     rows = tops if isinstance(tops, list) and len(tops) == len(tokens) else [None] * len(tokens)
-    return tuple(AnswerToken(data=None, candidates=_read_row(row)) for row in rows)
+    own = value.get("token_logprobs")
+    own = own if isinstance(own, list) and len(own) == len(tokens) else [None] * len(tokens)
+    return tuple(
+        AnswerToken(data=None, logprob=_read_logprob(logprob), candidates=_read_row(row))
+        for row, logprob in zip(rows, own, strict=True)
+    )
 
 
 def _read_token(entry: Object) -> AnswerToken:
     data = entry.get("bytes")
     tops = entry.get("top_logprobs")
     candidates = [_read_candidate(_as_object(one, "top_logprobs")) for one in tops or []]
-    return AnswerToken(data=_as_bytes(data), candidates=_sort(candidates))
+    logprob = _read_logprob(entry.get("logprob"))
+    return AnswerToken(data=_as_bytes(data), logprob=logprob, candidates=_sort(candidates))
+
+
+def _read_logprob(value: object) -> float | None:
+    return None if value is None else _as_number(value, "logprob")
 
 
 def _read_candidate(entry: Object) -> Candidate:

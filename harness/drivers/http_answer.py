@@ -169,6 +169,11 @@ class HttpAnswer:
         whole = self.whole_text()
         return tuple(lengths) if len(lengths) == len(self._tokens) and shown == whole else None
 
+    def logprobs(self) -> tuple[float | None, ...] | None:
+        """Return the log probability of each token, None where the server shows none."""
+        values = tuple(token.logprob for token in self._tokens or ())
+        return values if any(value is not None for value in values) else None
+
     def margins(self) -> tuple[Margin, ...] | None:
         """Return the two best candidates of each token, where they are told for all of them.
 

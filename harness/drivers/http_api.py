@@ -12,6 +12,8 @@ from engine_bindings.wire.openai_stream import AnswerReader, OpenAiStream, OpenA
 from harness.drivers.base import TurnRequest
 from harness.drivers.http_transport import HttpCall
 
+# The two best candidates of a token, so that a gap between them can be read too.
+ASKED_LOGPROBS = 2
 Object = Mapping[str, Any]
 _ROLES = {"system": "system", "user": "user", "assistant": "assistant", "observation": "tool"}
 
@@ -54,7 +56,9 @@ class ChatApi:
     def build_call(self, request: TurnRequest, received: Mapping[bytes, Object]) -> HttpCall:
         """Return the request of a turn."""
         messages = build_messages(request.messages, received)
-        body = {**build_body(request, self._parameters, streams=self._streams), "messages": messages}
+        asked = {"logprobs": True, "top_logprobs": ASKED_LOGPROBS} if request.logprobs else {}
+        body = build_body(request, {**asked, **self._parameters}, streams=self._streams)
+        body["messages"] = messages
         return HttpCall(method="POST", path=self.path, body=body, streams=self._streams)
 
     def open_reader(self) -> AnswerReader:
@@ -75,7 +79,9 @@ class CompletionsApi:
     def build_call(self, request: TurnRequest, received: Mapping[bytes, Object]) -> HttpCall:  # noqa: ARG002
         """Return the request of a turn."""
         prompt = request.prompt.decode("utf-8", "surrogateescape")
-        body = {**build_body(request, self._parameters, streams=self._streams), "prompt": prompt}
+        asked = {"logprobs": ASKED_LOGPROBS} if request.logprobs else {}
+        body = build_body(request, {**asked, **self._parameters}, streams=self._streams)
+        body["prompt"] = prompt
         return HttpCall(method="POST", path=self.path, body=body, streams=self._streams)
 
     def open_reader(self) -> AnswerReader:

@@ -398,4 +398,5 @@ def build_record(turn: _Turn, api: HttpApi, written: TurnCounts) -> TurnRecord:
         drafts_paused=written.drafts_paused,
         token_lengths=answer.token_lengths(),
         margins=written.margins if margins is None else margins,
+        logprobs=answer.logprobs(),
     )

@@ -195,7 +195,7 @@ def test_logprobs_of_a_chat() -> None:
 
     (piece, *_) = read_stream(chunk, delta("stop"), DONE)
     best = (Candidate(token=b"a", logprob=-0.5), Candidate(token=b"b", logprob=-2.0))
-    assert piece == Piece(content="a", tokens=(AnswerToken(data=b"a", candidates=best),))
+    assert piece == Piece(content="a", tokens=(AnswerToken(data=b"a", logprob=-0.5, candidates=best),))
 
 
 def test_logprobs_of_a_completion() -> None:

@@ -14,6 +14,7 @@ from engine_bindings.errors import EngineStartError
 from harness.drivers.base import EngineSession, TurnRequest
 from harness.drivers.guard import ProcessGuard
 from harness.drivers.http_opening import list_preparations, open_http, read_parameters
+from harness.drivers.left_files import ignore_left
 from harness.drivers.opening import Opening
 from harness.drivers.stderr_log import StderrLog
 from harness.plan import Timeouts
@@ -66,6 +67,7 @@ def opened(launch: Launch, tmp_path: Path) -> Iterator[tuple[EngineSession, io.B
             guard=guard,
             log=StderrLog(file),
             on_output=lambda _: None,
+            on_left=ignore_left,
         )
         with open_http(opening) as session:
             yield session, file

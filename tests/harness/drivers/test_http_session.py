@@ -256,6 +256,32 @@ def test_margins_and_boundaries_from_logprobs() -> None:
     assert record.margins[0] == Margin(best=record.margins[0].best, second=record.margins[1].second, gap=1.5)
 
 
+def test_logprobs_are_asked_for_and_kept() -> None:
+    entry = {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": []}
+    choice = {
+        "index": 0,
+        "delta": {"content": "a"},
+        "finish_reason": "stop",
+        "logprobs": {"content": [entry]},
+    }
+    played = Played(stream(event({"choices": [choice]}), DONE))
+
+    assert played.turn(logprobs=True).logprobs == (-0.25,)
+    body = played.server.calls[0].body
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+
+
+def test_logprobs_of_a_completion_are_asked_for_in_its_words() -> None:
+    logprobs = {"tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{"a": -0.5, "b": -2}]}
+    chunk = event({"choices": [{"index": 0, "text": "a", "finish_reason": "stop", "logprobs": logprobs}]})
+    played = Played(stream(chunk, DONE), api=CompletionsApi({}))
+
+    record = played.turn(logprobs=True)
+    assert record.logprobs == (-0.5,)
+    assert record.margins is not None
+    assert played.server.calls[0].body["logprobs"] == 2
+
+
 def test_tokens_without_text_are_counted_and_are_no_first_output() -> None:
     held = event({"choices": [{"index": 0, "text": "", "token_ids": [7]}]})
     shown = event({"choices": [{"index": 0, "text": "é", "token_ids": [8], "finish_reason": "stop"}]})
