@@ -190,10 +190,11 @@ def _read_margins(case: Case, kind: ProbeKind, latest: Records) -> _Margins:
     if sides[1].shared_margins is not None and a and index is not None:
         # Where its lines do not show that the two candidates changed places, they are of no use.
         b = pick_own_margins(a, sides[1].shared_margins, index) or None
-    if index is None and a and b:
-        # Without boundaries the choices themselves show which token is the first that differs.
-        pairs = enumerate(zip(a, b, strict=False))
-        index = next((i for i, (left, right) in pairs if left.best != right.best), None)
+    if a and b:
+        # The choices themselves show which token is the first that differs, also where no boundaries are
+        # known, or those of one side only: a token of the other may begin before the first other byte.
+        pairs = enumerate(zip(a[:index], b[:index], strict=False))
+        index = next((i for i, (left, right) in pairs if left.best != right.best), index)
     if index is None:
         return _Margins()
     hidden = sides[1].shared_margins is not None and b is None
