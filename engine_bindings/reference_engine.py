@@ -46,6 +46,11 @@ class ReferenceEngine:
         """What the reference engine does and reports."""
         return CAPABILITIES
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program, and what it is called with in every case."""
+        return (sys.executable, "-m", MODULE) if self.executable is None else (str(self.executable),)
+
     def default_model_dir(self) -> Path | None:
         """Return the checkpoint that is shipped with the engine."""
         return SOURCES / "checkpoint"
@@ -58,10 +63,9 @@ class ReferenceEngine:
 
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return the command and the pins of one arm."""
-        argv = (sys.executable, "-m", MODULE) if self.executable is None else (str(self.executable),)
         pins = apply_overrides(build_pins(settings), overrides)
         return Launch(
-            argv=argv, pins=pins, driver=settings.path, grammar_variables=find_grammar_variables(pins)
+            argv=self.command, pins=pins, driver=settings.path, grammar_variables=find_grammar_variables(pins)
         )
 
 

@@ -46,9 +46,8 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
     """
     if comparison.failures:
         return _invalid(comparison)
-    faults = [finding for finding in comparison.findings if finding.effect == "fail"]
-    if faults:
-        return _fail(comparison, sorted(faults, key=lambda finding: _rank(comparison, finding)))
+    if faults := list_faults(comparison):
+        return _fail(comparison, faults)
     doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
     compared = any(result.pairs_checked for result in comparison.contrasts) or comparison.distributions
     if not doubts and not compared:
@@ -57,6 +56,16 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
         sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
         return _verdict("inconclusive", doubts[0][0], sentence, [text for _, text in doubts])
     return _pass(plan, comparison)
+
+
+def list_faults(comparison: Comparison) -> list[Finding]:
+    """Return the proven faults, the one that names the verdict first.
+
+    What is decided for good comes before what more probes could rename.
+    """
+    faults = [finding for finding in comparison.findings if finding.effect == "fail"]
+    faults.sort(key=lambda finding: _rank(comparison, finding))
+    return sorted(faults, key=lambda finding: bool(finding.wanted))
 
 
 def _rank(comparison: Comparison, finding: Finding) -> int:
@@ -100,8 +109,7 @@ def _describe_failure(item: CellFailure) -> str:
 
 
 def _fail(comparison: Comparison, faults: Sequence[Finding]) -> Verdict:
-    """Name the first fault that is decided for good; one that more probes could rename comes after it."""
-    first = min(faults, key=lambda finding: bool(finding.wanted))
+    first = faults[0]
     results = {result.contrast.name: result for result in comparison.contrasts}
     different = [result for name, result in results.items() if any(f.contrast == name for f in faults)]
     different.sort(key=lambda result: _ORDER[result.contrast.kind])

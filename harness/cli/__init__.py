@@ -19,6 +19,7 @@ from harness.cli import (
     report,
     scenario,
     scenarios,
+    selfcheck,
     serve,
 )
 from harness.cli.output import prepare_streams, write_note
@@ -77,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
         history,
         scenarios,
         scenario,
+        selfcheck,
         certificate,
         serve,
     ):

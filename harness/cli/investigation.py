@@ -18,8 +18,8 @@ class Investigation:
     """One run: the cells of the plan first, then probes until nothing is left to find out.
 
     With ``until="fault"`` the first difference is looked into after each cell, and the run ends with the
-    first fault that is proven and named: what is left could not change the verdict. ``earlier`` are records
-    that the run starts from.
+    first fault that is proven and named, or with the first cell that fails: what is left could not change
+    the verdict. ``earlier`` are records that the run starts from.
     """
 
     def __init__(self, plan: Plan, runner: Runner, earlier: Iterable[CellRecord] = ()) -> None:
@@ -27,11 +27,16 @@ class Investigation:
         self._runner = runner
         self._records: list[CellRecord] = list(earlier)
 
+    @property
+    def records(self) -> tuple[CellRecord, ...]:
+        """Records of the cells and probes so far."""
+        return tuple(self._records)
+
     def run(self, *, until: Until = "end") -> None:
         """Run everything that is called for. Raises KeyboardInterrupt as the runner does."""
         for record in self._runner.run_plan():
             self._records.append(record)
-            if until == "fault" and has_named_fault(self._probe(first_only=True)):
+            if until == "fault" and (record.failure or has_named_fault(self._probe(first_only=True))):
                 return
         self._probe()
 

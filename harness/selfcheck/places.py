@@ -1,0 +1,28 @@
+"""The scenarios of the full form in their order, and where each defect shows in the fast form."""
+
+from collections.abc import Mapping
+
+# From few tokens to many. Nothing in the order knows which defect is on.
+SCENARIOS = (
+    "two-slots",
+    "interactive",
+    "context-end",
+    "caps-and-stops",
+    "quick",
+    "grammar",
+    "hiding-places",
+    "sampled",
+    "agent-loop",
+    "classes",
+)
+
+# A defect that stands nowhere here is run on this: it shows in almost any conversation.
+COMMON_PLACES = ("two-slots",)
+
+FAST_PLACES: Mapping[str, tuple[str, ...]] = {}
+"""Where a defect shows, for those that need more than a short talk. Only the fast form looks here."""
+
+
+def list_places(defect: str) -> tuple[str, ...]:
+    """Return the scenarios on which the fast form runs a defect."""
+    return FAST_PLACES.get(defect, COMMON_PLACES)
