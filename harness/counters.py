@@ -16,6 +16,11 @@ MIN_DRAFTED_TOKENS = 64
 # Text that was generated may be read back as other tokens, a few less; not as three quarters of them.
 MIN_READ_BACK_RATE = 0.75
 MIN_READ_BACK_TOKENS = 16
+# Reads that may bring what an engine wrote before it could hear of a stop: all that its pipe held, and the
+# forward that was running. An engine that hears at the end of a forward needs two.
+IN_FLIGHT_READS = 8
+# So many tokens behind those are no matter of time any more.
+MAX_LATE_TOKENS = 16
 # Engines keep a few rows of the context free for drafts and for the token behind the last one.
 CONTEXT_MARGIN = 64
 
@@ -144,6 +149,22 @@ def _exceeds_the_cap(c: CountedTurn) -> str | None:
     return f"{emitted} tokens at a cap of {cap}"
 
 
+def _passes_over_its_stop(c: CountedTurn) -> str | None:
+    """Refuse an answer that goes on and on after the engine was told to stop or cancel it.
+
+    What counts is what arrives read by read after that, not the time: on a slow machine much may be on its
+    way.
+    """
+    asked_ns = c.turn.asked_to_end_ns
+    if asked_ns is None:
+        return None
+    late = [delivery for delivery in c.turn.deliveries if delivery.at_ns > asked_ns][IN_FLIGHT_READS:]
+    tokens = sum(delivery.tokens or 1 for delivery in late)
+    if tokens <= MAX_LATE_TOKENS:
+        return None
+    return f"told to end its answer, and went on for {tokens} tokens and more in {len(late)} pieces"
+
+
 def _is_short_of_its_limit(c: CountedTurn) -> str | None:
     """Refuse the finish reason ``length`` where neither the cap nor the context was reached."""
     emitted, prompt, cap = c.turn.emitted_tokens, c.turn.prompt_tokens, c.asked.max_tokens
@@ -165,6 +186,7 @@ CHECKS: Checks = (
     ("another number of tokens than was sent", "counters", _counts_other_frames),
     ("more tokens than come back in the next prompt", "counters", _was_read_back_shorter),
     ("over the cap", "stop-or-cap", _exceeds_the_cap),
+    ("a stop that is not heard", "stop-or-cap", _passes_over_its_stop),
     ("a limit that was not reached", "finish-reason", _is_short_of_its_limit),
 )
 """The checks of one turn, each with the class of a fault that it finds."""

@@ -52,6 +52,7 @@ class TurnRecord:
         deliveries: everything that arrived, in order.
         sent_ns: request written; accepted_ns: ACCEPT read (serve); done_ns: end of the turn read. The
             deliveries use the same clock.
+        asked_to_end_ns: when the engine was told to stop or cancel the turn; None when it was not.
         emitted_tokens: all tokens of the turn, also those hidden behind a stop string.
         prompt_tokens: length of the whole prompt. None for a typed line, whose figure counts that turn alone.
         cached_tokens, prefill_tokens: prompt tokens taken from the cache, and computed.
@@ -79,6 +80,7 @@ class TurnRecord:
     sent_ns: int
     accepted_ns: int | None = None
     done_ns: int
+    asked_to_end_ns: int | None = None
     emitted_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

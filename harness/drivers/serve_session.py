@@ -131,7 +131,7 @@ class ServeSession(StdioSession):
     def _take_refusal(self, at_ns: int, event: Refused, request: TurnRequest) -> Ending | None:
         if event.code == NOT_FOUND:
             return None  # a STOP or CANCEL that crossed with the end of its turn
-        if event.code == CANCELLED and self._asked_to_end:
+        if event.code == CANCELLED and self._asked_to_end_ns is not None:
             return self._cut_turn(at_ns, "cancelled")
         if event.code == CONTEXT_EXCEEDED and request.may_refuse:
             return self._cut_turn(at_ns, "refused")

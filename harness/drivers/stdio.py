@@ -3,7 +3,7 @@
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine_bindings.errors import (
@@ -84,7 +84,7 @@ class StdioSession(ABC):
         self._log = log
         self._timeouts = timeouts
         self._on_output = on_output
-        self._asked_to_end = False
+        self._asked_to_end_ns: int | None = None
 
     @abstractmethod
     def _encode(self, request: TurnRequest) -> bytes:
@@ -141,7 +141,8 @@ class StdioSession(ABC):
         self._transport.send(data)
         ending = self._read_answer(answer, waits, request)
         self._transport.drain_stderr()
-        return build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+        record = build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+        return replace(record, asked_to_end_ns=self._asked_to_end_ns)
 
     def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
         """Ask for turns one after the other: this session has one slot."""
@@ -176,7 +177,7 @@ class StdioSession(ABC):
         return self._log.tail_lines(TAIL_LINES)
 
     def _read_answer(self, answer: Answer, waits: Waits, request: TurnRequest) -> Ending:
-        self._asked_to_end = False
+        self._asked_to_end_ns = None
         while True:
             at_ns, events = self._receive(waits, request.place)
             before = len(answer.deliveries)
@@ -192,17 +193,17 @@ class StdioSession(ABC):
                     f" in {len(answer.deliveries)} pieces",
                     hint="that is far more than its cap allows; the engine does not stop",
                 )
-            if not self._asked_to_end:
+            if self._asked_to_end_ns is None:
                 self._end_early(answer, request)
 
     def _end_early(self, answer: Answer, request: TurnRequest) -> None:
         """Stop a turn whose stop string has come, cancel one that is to be cancelled here."""
         cancel_after = request.cancel_after_tokens
         if answer.stopped:
-            self._asked_to_end = True
+            self._asked_to_end_ns = self._transport.now_ns()
             self._stop()
         elif cancel_after is not None and answer.pieces >= cancel_after:
-            self._asked_to_end = True
+            self._asked_to_end_ns = self._transport.now_ns()
             self._cancel()
 
     def _read_counts(self, ending: Ending) -> TurnCounts:  # noqa: ARG002 - chat mode needs it
