@@ -8,7 +8,7 @@ from harness.counters import find_count_faults
 from harness.grammar import Grammar
 from harness.pairing import select_latest
 from harness.plan import CellSpec, build_plan
-from harness.transcript import TurnRecord
+from harness.transcript import Delivery, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
     SERVE_ON,
@@ -152,3 +152,31 @@ def test_an_arm_of_unknown_depth_may_draft_as_much_as_it_likes():
     records = run_healthy(plan, lambda _, turn: replace(turn, drafted_tokens=900, accepted_tokens=0))
 
     assert not [f for f in find_count_faults(plan, select_latest(records)) if "depth" in f.rule]
+
+
+def _go_on(turn: TurnRecord, reads: int, *, tokens: int | None = 2) -> TurnRecord:
+    late = tuple(Delivery(at_ns=turn.sent_ns + 100 + i, size_bytes=8, tokens=tokens) for i in range(reads))
+    return replace(turn, deliveries=late, asked_to_end_ns=turn.sent_ns + 50)
+
+
+@pytest.mark.parametrize(("reads", "heard"), [(1, True), (16, True), (17, False), (60, False)])
+def test_an_engine_that_goes_on_after_a_stop_is_named(reads: int, heard: bool):
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return _go_on(turn, reads) if spec.arm == SERVE_ON else turn
+
+    comparison, verdict = judge_run(plan, run_healthy(plan, bend))
+    found = [f for f in comparison.findings if f.rule == "a stop that is not heard"]
+    assert bool(found) is not heard
+    if found:
+        assert (verdict.status, verdict.verdict_class) == ("fail", "stop-or-cap")
+
+
+def test_what_was_on_its_way_in_few_reads_proves_nothing():
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return _go_on(turn, 8, tokens=500) if spec.arm == SERVE_ON else turn
+
+    assert not judge_run(plan, run_healthy(plan, bend))[0].findings
