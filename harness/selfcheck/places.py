@@ -19,7 +19,24 @@ SCENARIOS = (
 # A defect that stands nowhere here is run on this: it shows in almost any conversation.
 COMMON_PLACES = ("two-slots",)
 
-FAST_PLACES: Mapping[str, tuple[str, ...]] = {}
+FAST_PLACES: Mapping[str, tuple[str, ...]] = {
+    "post-stop-token-kept": ("interactive",),
+    "poisoned-prefix": ("interactive",),
+    "defaults-differ-per-path": ("interactive",),
+    "no-clamp-at-window": ("context-end",),
+    "silent-truncation": ("context-end",),
+    "cap-before-stop": ("caps-and-stops",),
+    "degenerate-but-fast": ("quick",),
+    "lossy-utf8": ("quick",),
+    "grammar-starts-late": ("grammar",),
+    "matcher-advanced-by-rejected": ("grammar",),
+    "grammar-ignored-on-path": ("grammar",),
+    "draft-kv-not-trimmed-on-reuse": ("hiding-places",),
+    "stop-polled-at-turn-end": ("hiding-places",),
+    "wrong-q": ("sampled",),
+    "seed-ignored": ("sampled",),
+    "shared-rng": ("sampled",),
+}
 """Where a defect shows, for those that need more than a short talk. Only the fast form looks here."""
 
 
