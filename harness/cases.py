@@ -55,6 +55,11 @@ class Case:
         return (self.probed_b,) if self.recorded_a else tuple(dict.fromkeys((self.probed_a, self.probed_b)))
 
     @property
+    def exact_prompt(self) -> bytes | None:
+        """The whole prompt, which a typed line does not show, as the side shows it that sent it."""
+        return next((turn.prompt for turn in (self.a, self.b) if turn.entry != "line"), None)
+
+    @property
     def place(self) -> tuple[str, str, int]:
         """Scenario, conversation and turn."""
         return self.found.scenario, self.found.conversation, self.found.turn

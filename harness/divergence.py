@@ -86,6 +86,20 @@ def _prompts_differ(e: Evidence) -> Decision | None:
     return _decision("prompt-mismatch", "fail", f"the same prompt is not the same tokens: {said}")
 
 
+def _is_typed_otherwise(e: Evidence) -> Decision | None:
+    """Blame the template for a typed line, if the exact prompt is answered alike and nothing ran before."""
+    if e.prompts_equal is not None or not e.field("tokens"):
+        return None
+    if "cold" in e.missing:
+        reason = "whether the exact prompt is answered alike was not tried"
+        return Decision(verdict_class="unproven", effect="open", reason=reason, wanted=("cold",))
+    if e.exact is None or e.exact.outcome != "none" or e.exact.repeats_a == e.exact.repeats_b:
+        return None
+    name = e.b if e.exact.repeats_a else e.a
+    reason = f"{name.label} answers a typed line otherwise than the prompt that it stands for"
+    return _decision("prompt-mismatch", "fail", reason)
+
+
 # Differing text
 
 
@@ -221,13 +235,18 @@ def _prefix_or_neighbour_tells(e: Evidence) -> Decision | None:
     if not e.field("tokens") or e.kind not in RELATED or gap <= NUMERICS_GAP:
         return None
     apart = f"the candidates are {_gap(gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
-    if e.kind == "slots":
+    if e.kind == "slots" and not _is_changed_by_prefix(e):
         return _decision("state", "fail", f"{e.b.label} answers otherwise beside another request: {apart}")
     if e.by_drafts:
         reason = f"{e.a.label} answers one prompt in two ways, and only with drafts: {apart}"
         return _decision("state", "fail", reason)
     reason = f"{e.a.label} answers one prompt in two ways, with another prefix from the cache: {apart}"
     return _decision("prefix-reuse", "fail", reason)
+
+
+def _is_changed_by_prefix(e: Evidence) -> bool:
+    """Say whether already the request alone is answered otherwise without the prefix that it found."""
+    return e.cold is not None and not e.cold.repeats_a and bool(e.end_a.cached_tokens)
 
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:
@@ -331,6 +350,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("a refusal is missing", _was_not_refused),
     ("seen once", _seen_once),
     ("the prompts differ", _prompts_differ),
+    ("a typed line is another prompt", _is_typed_otherwise),
     ("the stream is incomplete", _stream_is_incomplete),
     ("a tie that stays put", _is_near_tie),
     ("a tie that a prefix or a neighbour flips", _is_flipped_tie),
@@ -381,6 +401,8 @@ def _tell_reruns(e: Evidence) -> list[str]:
         told.append(f"the turn alone in a fresh process is answered {like}")
     elif e.cold:
         told.append(f"the turn alone in a fresh process {words[e.cold.outcome]}")
+    if e.exact:
+        told.append(f"asked as an exact prompt in a fresh process, it {words[e.exact.outcome]}")
     if e.replay:
         beside = "with those beside it" if e.kind == "slots" else "alone"
         told.append(f"its conversation {beside} in a fresh process {words[e.replay.outcome]}")

@@ -23,6 +23,8 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
     """Put together what is known of one difference."""
     selves = {item.result.contrast.a: item for item in checked if item.result.contrast.kind == "self"}
     cold, replay, again = (compare_rerun(case, kind, latest) for kind in RERUNS)
+    exact = cold if case.typed else None
+    cold = None if case.typed else cold
     unrepeated = _name(unrepeated_arms(case.contrast, case.found, selves))
     shown_by = reproducing_kind(cold, replay)
     if case.contrast.kind in ("within", "slots") and again is not None and again.outcome == "same":
@@ -44,6 +46,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         stream=_check_stream(case),
         shorter=_find_shorter(case.a.text, case.b.text),
         cold=cold,
+        exact=exact,
         replay=replay,
         again=again,
         gap_a=margins.gap_a,
@@ -308,12 +311,20 @@ def _list_missing(
         yield "again"
     if case.a.text == case.b.text:
         return
+    if _can_ask_exactly(case, replay) and case.spec(case.asked[0], "cold") not in tried:
+        yield "cold"
     if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
         depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
         if any(case.spec(arm, "depth") not in latest for arm in depths):
             yield "depth"
     if _can_score(plan, case) and case.spec(score_arm(case), "score") not in latest:
         yield "score"
+
+
+def _can_ask_exactly(case: Case, replay: Rerun | None) -> bool:
+    """Say whether an exact prompt can stand for the typed line, and nothing else ran before it."""
+    first = case.found.turn == 0 and replay is not None and replay.outcome == "same"
+    return case.typed and first and case.contrast.kind == "path" and case.exact_prompt is not None
 
 
 def _list_missing_reruns(

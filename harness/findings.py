@@ -98,6 +98,7 @@ class Evidence:
         cold: the turn again as the first of a process. replay: its conversation again as the first of one,
             with those beside it where slots are compared. again: all that ran before it, again. Turns of one
             cell are one turn when cold, so that never shows their difference.
+        exact: a typed line that came first in its process, asked as an exact prompt instead.
         gap_a, gap_b: of the first choice that differs, from the engine.
         alike: both arms chose the same token there, whatever became of it.
         swapped: both arms have the same two candidates there, in the other order.
@@ -128,6 +129,7 @@ class Evidence:
     cold: Rerun | None = None
     replay: Rerun | None = None
     again: Rerun | None = None
+    exact: Rerun | None = None
     gap_a: float | None = None
     gap_b: float | None = None
     alike: bool | None = None

@@ -156,7 +156,7 @@ def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpe
 
 def _ask_alone(case: Case, conversation: Conversation, kind: ProbeKind) -> Conversation:
     """Return the differing turn as an exact prompt; a score prompt holds the common part of the answers."""
-    prompt = case.a.prompt
+    prompt = case.exact_prompt or case.a.prompt
     turn = _short(case, case.turn)
     if kind == "score":
         prompt += case.a.text[: case.prefix_bytes]
