@@ -48,7 +48,7 @@ def judge(plan: Plan, comparison: Comparison) -> Verdict:
         return _invalid(comparison)
     if faults := list_faults(comparison):
         return _fail(comparison, faults)
-    doubts = [*_list_doubts(comparison), *_list_degenerate(plan, comparison)]
+    doubts = [*_list_degenerate(plan, comparison), *_list_doubts(comparison)]
     compared = any(result.pairs_checked for result in comparison.contrasts) or comparison.distributions
     if not doubts and not compared:
         doubts = [("void", "no pair of turns was compared")]
@@ -261,8 +261,30 @@ def _list_untested(comparison: Comparison) -> list[str]:
     return [*few, *untested]
 
 
+def is_void_for_good(plan: Plan, comparison: Comparison) -> bool:
+    """Say whether all arms of one depth are void in a scenario of which each of them was run.
+
+    Then the depth was not compared there on any path, and no other cell can make up for it.
+    """
+    void = {(row.arm, row.scenario) for row in comparison.engagements if row.state == "void"}
+    void |= {(arm, scenario) for arm, scenario, _ in _find_degenerate(plan, comparison)}
+    for scenario in plan.scenarios:
+        arms = {spec.arm for spec in plan.cells if spec.scenario == scenario.name}
+        depths = {arm.depth for arm, name in void if name == scenario.name}
+        if any(all((arm, scenario.name) in void for arm in arms if arm.depth == depth) for depth in depths):
+            return True
+    return False
+
+
 def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictClass, str]]:
-    doubts: list[tuple[VerdictClass, str]] = []
+    return [
+        ("void", f"{arm.label} is void in {scenario}: {reason}")
+        for arm, scenario, reason in _find_degenerate(plan, comparison)
+    ]
+
+
+def _find_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[Arm, str, str]]:
+    found = []
     for scenario in plan.scenarios:
         for arm in plan.arms:
             own = [d for d in comparison.degenerate if (d.arm, d.scenario) == (arm, scenario.name)]
@@ -270,8 +292,8 @@ def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictCl
             if marked > MAX_DEGENERATE_SHARE * scenario.turn_count:
                 share = f"{marked} of {scenario.turn_count} answers are degenerate"
                 first = f"the first is a {own[0].kind}: {own[0].evidence}"
-                doubts.append(("void", f"{arm.label} is void in {scenario.name}: {share}; {first}"))
-    return doubts
+                found.append((arm, scenario.name, f"{share}; {first}"))
+    return found
 
 
 def _pass(plan: Plan, comparison: Comparison) -> Verdict:

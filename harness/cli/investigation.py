@@ -10,6 +10,7 @@ from harness.plan import Plan
 from harness.probes import has_named_fault, plan_probes
 from harness.runner import Runner
 from harness.transcript import CellRecord
+from harness.verdict import is_void_for_good
 
 Until = Literal["end", "fault"]
 
@@ -19,7 +20,8 @@ class Investigation:
 
     With ``until="fault"`` the first difference is looked into after each cell, and the run ends with the
     first fault that is proven and named, or with the first cell that fails: what is left could not change
-    the verdict. ``earlier`` are records that the run starts from.
+    the verdict. It also ends once a depth is void on every path, since it cannot pass any more. ``earlier``
+    are records that the run starts from.
     """
 
     def __init__(self, plan: Plan, runner: Runner, earlier: Iterable[CellRecord] = ()) -> None:
@@ -36,9 +38,13 @@ class Investigation:
         """Run everything that is called for. Raises KeyboardInterrupt as the runner does."""
         for record in self._runner.run_plan():
             self._records.append(record)
-            if until == "fault" and (record.failure or has_named_fault(self._probe(first_only=True))):
+            if until == "fault" and (record.failure or self._is_decided()):
                 return
         self._probe()
+
+    def _is_decided(self) -> bool:
+        comparison = self._probe(first_only=True)
+        return has_named_fault(comparison) or is_void_for_good(self._plan, comparison)
 
     def _probe(self, *, first_only: bool = False) -> Comparison:
         """Run probes round by round, as each round decides what the next one needs."""
