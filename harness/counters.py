@@ -167,13 +167,19 @@ def _passes_over_its_stop(c: CountedTurn) -> str | None:
 
 def _is_short_of_its_limit(c: CountedTurn) -> str | None:
     """Refuse the finish reason ``length`` where neither the cap nor the context was reached."""
-    emitted, prompt, cap = c.turn.emitted_tokens, c.turn.prompt_tokens, c.asked.max_tokens
-    if c.turn.finish != "length" or emitted is None or emitted >= cap:
+    if c.turn.finish != "length" or not has_room(c.turn, c.asked.max_tokens, c.context_tokens):
         return None
-    if prompt is None or c.context_tokens is None or prompt + emitted > c.context_tokens - CONTEXT_MARGIN:
-        return None
-    used = f"{prompt + emitted} of {c.context_tokens} in use"
-    return f"finish_reason length after {emitted} of {cap} tokens, {used}"
+    used = (c.turn.prompt_tokens or 0) + (c.turn.emitted_tokens or 0)
+    in_use = f"{used} of {c.context_tokens} in use"
+    return f"finish_reason length after {c.turn.emitted_tokens} of {c.asked.max_tokens} tokens, {in_use}"
+
+
+def has_room(turn: TurnRecord, cap_tokens: int, context_tokens: int | None) -> bool:
+    """Say whether a turn surely ended before its cap and before the end of the context."""
+    emitted, prompt = turn.emitted_tokens, turn.prompt_tokens
+    if emitted is None or prompt is None or context_tokens is None:
+        return False
+    return emitted < cap_tokens and prompt + emitted <= context_tokens - CONTEXT_MARGIN
 
 
 Checks = tuple[tuple[str, VerdictClass, Check], ...]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.counters import has_room
 from harness.findings import Finding
 from harness.grammar import Checker, build_checker
 from harness.metrics import divide, sum_reported
@@ -57,10 +58,16 @@ class ValidityRow:
     invalid: tuple[InvalidAnswer, ...]
 
 
-def check_answer(check: Checker, turn: TurnRecord, *, cap_tokens: int) -> tuple[AnswerState, str]:
-    """Return the state of one answer, and why it is invalid; the reason of another state is empty."""
+def check_answer(
+    check: Checker, turn: TurnRecord, *, cap_tokens: int, context_tokens: int | None = None
+) -> tuple[AnswerState, str]:
+    """Return the state of one answer, and why it is invalid; the reason of another state is empty.
+
+    An answer that is called ``length`` although there was room for more ended by itself all the same.
+    """
     at_cap = turn.emitted_tokens is not None and turn.emitted_tokens >= cap_tokens
-    if turn.finish != "stop" or at_cap:
+    given_up = turn.finish == "length" and has_room(turn, cap_tokens, context_tokens)
+    if (turn.finish != "stop" and not given_up) or at_cap:
         return "unfinished", ""
     answer = turn.text
     if turn.prompt.endswith(THINK):
@@ -79,7 +86,7 @@ def check_validity(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tuple[V
             continue
         check = build_checker(scenario.grammar.kind, scenario.grammar.text)
         rows += [
-            _check_arm(scenario, arm, check, _select_records(latest, scenario, arm)) for arm in plan.arms
+            _check_arm(plan, scenario, arm, check, _select_records(latest, scenario, arm)) for arm in plan.arms
         ]
     return tuple(rows)
 
@@ -94,7 +101,10 @@ def _select_records(
     )
 
 
-def _check_arm(scenario: Scenario, arm: Arm, check: Checker, records: Sequence[CellRecord]) -> ValidityRow:
+def _check_arm(
+    plan: Plan, scenario: Scenario, arm: Arm, check: Checker, records: Sequence[CellRecord]
+) -> ValidityRow:
+    context = scenario.context_tokens or plan.context_tokens
     caps = {
         (conversation.id, index): turn.max_tokens
         for conversation in scenario.conversations
@@ -102,7 +112,13 @@ def _check_arm(scenario: Scenario, arm: Arm, check: Checker, records: Sequence[C
     }
     turns = [(record.spec.repetition, turn) for record in records for turn in record.turns]
     checked = [
-        (repetition, turn, *check_answer(check, turn, cap_tokens=caps[turn.conversation, turn.turn]))
+        (
+            repetition,
+            turn,
+            *check_answer(
+                check, turn, cap_tokens=caps[turn.conversation, turn.turn], context_tokens=context
+            ),
+        )
         for repetition, turn in turns
     ]
     return ValidityRow(
