@@ -311,7 +311,7 @@ def _list_missing(
         yield "again"
     if case.a.text == case.b.text:
         return
-    if _can_ask_exactly(case, replay) and case.spec(case.asked[0], "cold") not in tried:
+    if _can_ask_exactly(case, replay) and not _was_tried(case, "cold", latest):
         yield "cold"
     if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
         depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]

@@ -38,7 +38,8 @@ def draw_healthy(scenarios: Sequence[Scenario], seed: int, number: int) -> Healt
     scenario = expand_scenario(scenarios[number % len(scenarios)], depth)
     conversations = list(scenario.conversations)
     generator.shuffle(conversations)
-    chosen = _take_affordable(conversations)
+    # Draws say something in numbers only.
+    chosen = conversations if scenario.temperature > 0 else _take_affordable(conversations)
     return HealthyDraw(seed=seed, depth=depth, scenario=replace(scenario, conversations=tuple(chosen)))
 
 

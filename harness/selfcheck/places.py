@@ -5,9 +5,9 @@ from collections.abc import Mapping
 # From few tokens to many. Nothing in the order knows which defect is on.
 SCENARIOS = (
     "two-slots",
-    "interactive",
     "context-end",
     "caps-and-stops",
+    "interactive",
     "quick",
     "grammar",
     "hiding-places",
@@ -20,7 +20,7 @@ SCENARIOS = (
 COMMON_PLACES = ("two-slots",)
 
 FAST_PLACES: Mapping[str, tuple[str, ...]] = {
-    "post-stop-token-kept": ("interactive",),
+    "post-stop-token-kept": ("caps-and-stops",),
     "poisoned-prefix": ("interactive",),
     "defaults-differ-per-path": ("interactive",),
     "no-clamp-at-window": ("context-end",),
