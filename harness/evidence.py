@@ -297,6 +297,22 @@ def _list_missing(
     if case.contrast.kind in ("within", "slots"):
         yield from _list_missing_reruns(plan, case, latest, cold, replay, seen_once=seen_once)
         return
+    yield from _list_missing_repeats(case, latest, cold, replay, seen_once=seen_once)
+    if case.a.text == case.b.text:
+        return
+    if _can_ask_exactly(case, replay) and not _was_tried(case, "cold", latest):
+        yield "cold"
+    if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
+        depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
+        if any(case.spec(arm, "depth") not in latest for arm in depths):
+            yield "depth"
+    if _can_score(plan, case) and case.spec(score_arm(case), "score") not in latest:
+        yield "score"
+
+
+def _list_missing_repeats(
+    case: Case, latest: Records, cold: Rerun | None, replay: Rerun | None, *, seen_once: bool
+) -> Iterable[ProbeKind]:
     if not case.typed and not _was_tried(case, "cold", latest):
         yield "cold"
     gone = case.typed or (cold is not None and cold.outcome != "same")
@@ -309,16 +325,6 @@ def _list_missing(
     hidden = seen_once and tried_alone and not reproducing_kind(cold, replay)
     if hidden and not _was_tried(case, "again", latest):
         yield "again"
-    if case.a.text == case.b.text:
-        return
-    if _can_ask_exactly(case, replay) and not _was_tried(case, "cold", latest):
-        yield "cold"
-    if case.contrast.kind in ("speculation", "build") and reproducing_kind(cold, replay):
-        depths = [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
-        if any(case.spec(arm, "depth") not in latest for arm in depths):
-            yield "depth"
-    if _can_score(plan, case) and case.spec(score_arm(case), "score") not in latest:
-        yield "score"
 
 
 def _can_ask_exactly(case: Case, replay: Rerun | None) -> bool:

@@ -86,7 +86,8 @@ def check_validity(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tuple[V
             continue
         check = build_checker(scenario.grammar.kind, scenario.grammar.text)
         rows += [
-            _check_arm(plan, scenario, arm, check, _select_records(latest, scenario, arm)) for arm in plan.arms
+            _check_arm(plan, scenario, arm, check, _select_records(latest, scenario, arm))
+            for arm in plan.arms
         ]
     return tuple(rows)
 
@@ -115,9 +116,7 @@ def _check_arm(
         (
             repetition,
             turn,
-            *check_answer(
-                check, turn, cap_tokens=caps[turn.conversation, turn.turn], context_tokens=context
-            ),
+            *check_answer(check, turn, cap_tokens=caps[turn.conversation, turn.turn], context_tokens=context),
         )
         for repetition, turn in turns
     ]

@@ -84,7 +84,8 @@ def _conclude(matrix: Matrix) -> list[str]:
     lines = [
         f"Defects: {named} of {len(defects)} named, {matrix.count('misnamed')} misnamed, "
         f"{matrix.count('missed')} missed, {matrix.count('unavailable')} not available",
-        f"Controls: {matrix.count('explained')} of {len(controls)} explained, {matrix.count('accused')} accused",
+        f"Controls: {matrix.count('explained')} of {len(controls)} explained, "
+        f"{matrix.count('accused')} accused",
         f"Healthy engine: {alarms} alarms in {len(matrix.healthy)} of {matrix.healthy_asked} runs, "
         f"seed {matrix.seed}",
     ]

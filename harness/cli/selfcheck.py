@@ -23,7 +23,6 @@ from harness.record_json import to_json
 from harness.rundir import create_run_directory
 from harness.selfcheck.declared import DeclaredDefect, parse_defects, select_defects
 from harness.selfcheck.draws import draw_defects
-from harness.selfcheck.matrix import Matrix
 from harness.selfcheck.places import SCENARIOS
 from reports.selfcheck import render_matrix
 
@@ -95,7 +94,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--keep",
         choices=("missed", "all"),
         default="missed",
-        help="which runs --out keeps: those that were not named as they must be, or all (default: %(default)s)",
+        help="which runs --out keeps: those that were not as they must be, or all (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print the matrix as JSON")
     parser.set_defaults(run=run)

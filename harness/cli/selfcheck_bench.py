@@ -17,7 +17,7 @@ from harness.comparison import Comparison, count_tokens
 from harness.drivers.launcher import EngineLauncher
 from harness.environment import BuildFacts, Environment, read_environment
 from harness.plan import DEFAULT_DEPTH, SMALL_MODEL_TIMEOUTS, CellSpec, Plan, build_plan
-from harness.rundir import RunDirectory, create_run_directory
+from harness.rundir import create_run_directory
 from harness.runner import Runner
 from harness.scenario import Scenario
 from harness.selfcheck.matrix import Given
@@ -89,15 +89,11 @@ class GateBench:
             capabilities=self._binding.capabilities,
         )
 
-    def run(
-        self, name: str, plan: Plan, settings: Mapping[str, str], *, until: Until = "fault"
-    ) -> GateRun:
+    def run(self, name: str, plan: Plan, settings: Mapping[str, str], *, until: Until = "fault") -> GateRun:
         """Run a plan and judge it. Raises KeyboardInterrupt when it was told to stop."""
         return self._run(name, plan, settings, (), until)
 
-    def run_against(
-        self, name: str, run: GateRun, healthy: GateRun, settings: Mapping[str, str]
-    ) -> GateRun:
+    def run_against(self, name: str, run: GateRun, healthy: GateRun, settings: Mapping[str, str]) -> GateRun:
         """Hold a run against that of the healthy engine, as ``compare --baseline`` does.
 
         What both measured is not measured again; a difference is looked into on the engine of the run.

@@ -1,4 +1,4 @@
-"""The jobs of a selfcheck: the plain plan, every defect and control, and the healthy engine; then the matrix."""
+"""The jobs of a selfcheck: the plain plan, every defect, and the healthy engine; then the matrix."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -61,20 +61,22 @@ class Selfcheck:
         self._keep = keep
         self._plain: Future[GateRun] | None = None
 
-    def list_jobs(
-        self, defects: Sequence[DeclaredDefect], healthy: int, *, plain: bool
-    ) -> list[Job[Result]]:
+    def list_jobs(self, defects: Sequence[DeclaredDefect], healthy: int, *, plain: bool) -> list[Job[Result]]:
         """Return what is to be run: the plain plan first, if it is, since others are held against it."""
         jobs: list[Job[Result]] = []
         if plain:
             self._plain = Future()
             jobs.append(Job(name=PLAIN, run=self._run_plain))
-        for defect in defects:
-            if defect.available:
-                jobs.append(Job(name=defect.name, run=functools.partial(self._run_defect, defect)))
-        for number in range(healthy):
-            name = _name_healthy(number)
-            jobs.append(Job(name=name, run=functools.partial(self._run_healthy, name, number)))
+        jobs += [
+            Job(name=defect.name, run=functools.partial(self._run_defect, defect))
+            for defect in defects
+            if defect.available
+        ]
+        names = [f"healthy-{number:03}" for number in range(healthy)]
+        jobs += [
+            Job(name=name, run=functools.partial(self._run_healthy, name, number))
+            for number, name in enumerate(names)
+        ]
         return jobs
 
     def build_matrix(
@@ -113,9 +115,7 @@ class Selfcheck:
         if not isinstance(run, DefectRun):
             return build_absent_row(defect)
         settings = [f"{name}={value}" for name, value in self._settings.items()]
-        return build_row(
-            defect, run.given, plain_tokens=plain_tokens, settings=settings, error=run.error
-        )
+        return build_row(defect, run.given, plain_tokens=plain_tokens, settings=settings, error=run.error)
 
     def _run_plain(self) -> HealthyRun:
         assert self._plain is not None  # noqa: S101 - the job exists only with it
@@ -145,7 +145,7 @@ class Selfcheck:
                 healthy = self._find_healthy(plan, defect.name)
                 kept.append(f"{defect.name}-against-baseline")
                 run = self._bench.run_against(kept[-1], run, healthy, settings)
-        except Exception as error:  # noqa: BLE001 - a run that breaks off is a defect that was missed
+        except Exception as error:
             return DefectRun(defect=defect, given=None, error=_name_error(error))
         for name in kept:
             self._put_away(name, good=judge_given(defect, run.given) in GOOD)
@@ -164,7 +164,7 @@ class Selfcheck:
         plan = shuffle_cells(self._bench.build_plan([draw.scenario], depth=draw.depth), self._seed, number)
         try:
             run = self._bench.run(name, plan, self._settings, until="end")
-        except Exception as error:  # noqa: BLE001 - a run that breaks off is an alarm
+        except Exception as error:
             return HealthyRun(name=name, what=draw.what, given=None, error=_name_error(error))
         healthy = HealthyRun(name=name, what=draw.what, given=run.given)
         self._put_away(name, good=not healthy.alarmed)
@@ -175,10 +175,6 @@ class Selfcheck:
             self._bench.keep(name)
         else:
             self._bench.forget(name)
-
-
-def _name_healthy(number: int) -> str:
-    return f"healthy-{number:03}"
 
 
 def _name_error(error: BaseException) -> str:

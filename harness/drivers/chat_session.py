@@ -81,7 +81,8 @@ class ChatSession(StdioSession):
                 hint="its last stderr lines may say why; the prompt may be longer than the context",
             )
         # Nothing says that the signal ended the turn; one that reached its cap ended by itself.
-        cancelled = self._asked_to_end_ns is not None and request.cancel_after_tokens and not stat.length_limited
+        asked = self._asked_to_end_ns is not None and request.cancel_after_tokens is not None
+        cancelled = asked and not stat.length_limited
         return Ending(
             done_ns=at_ns,
             stat=stat,

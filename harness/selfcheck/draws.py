@@ -51,7 +51,7 @@ def shuffle_cells(plan: Plan, seed: int, number: int) -> Plan:
 
 
 def draw_defects(defects: Sequence[DeclaredDefect], seed: int, each: int) -> tuple[DeclaredDefect, ...]:
-    """Draw ``each`` available defects of every verdict class, or all of a class that has fewer; no controls."""
+    """Draw ``each`` available defects of every class, or all of one that has fewer; no controls."""
     classes: defaultdict[str, list[DeclaredDefect]] = defaultdict(list)
     for defect in defects:
         if defect.available and not defect.is_control:

@@ -69,5 +69,7 @@ def test_a_run_that_breaks_off_is_missed_with_its_reason(
     monkeypatch.setattr(selfcheck_gate.GateBench, "run", fail)
     status, matrix = check(capsys, "--defect", "keep-rejected-kv")
 
-    assert [(row["outcome"], row["error"]) for row in matrix["rows"]] == [("missed", "OSError: no space left")]
+    assert [(row["outcome"], row["error"]) for row in matrix["rows"]] == [
+        ("missed", "OSError: no space left")
+    ]
     assert status == 1

@@ -46,6 +46,11 @@ def path(*differences: Difference, **changes: object) -> Evidence:
     return make(*differences, kind="path", **{"a": CHAT_ON, "b": SERVE_ON, **changes})
 
 
+def typed(**changes: object) -> Evidence:
+    """Return a first typed line that chat mode answers otherwise than serve mode answers its prompt."""
+    return path(TEXT, **{"prompts_equal": None, "replay": AGAIN, **changes})
+
+
 def tie(**changes: object) -> Evidence:
     """Return a proven near-tie."""
     known = {"cold": AGAIN, "gap_a": 1e-4, "gap_b": 1e-4, "swapped": True, "depths": SAME}
@@ -81,6 +86,14 @@ CASES = {
         "prompt-mismatch",
         "fail",
     ),
+    "a typed line, not asked as its prompt": (typed(missing=("cold",), gap_a=9.0), "unproven", "open"),
+    "a typed line that is another prompt": (typed(exact=CHANGED, gap_a=9.0), "prompt-mismatch", "fail"),
+    "a typed line and its prompt, both changed": (
+        typed(exact=replace(GONE, repeats_a=False), gap_a=9.0),
+        "state",
+        "fail",
+    ),
+    "a typed line whose prompt differs too": (typed(exact=AGAIN, gap_a=9.0), "state", "fail"),
     "a stream with a token less": (path(TEXT, stream="serve/3 sent 5 and counted 6"), "counters", "fail"),
     "a tie that stays put": (tie(), "near-tie", "explained"),
     "a tie at the end": (tie(shorter="b", end_b=STOP), "near-tie", "explained"),
@@ -196,6 +209,16 @@ CASES = {
     "too far for rounding when cold": (within(TEXT, replay=None, gap_cold=9.0), "prefix-reuse", "fail"),
     "too far for rounding, with drafts only": (within(TEXT, gap_cold=9.0, by_drafts=True), "state", "fail"),
     "too far for rounding beside another request": (slots(TEXT, gap_cold=9.0), "state", "fail"),
+    "too far for rounding without the prefix, in one slot": (
+        slots(TEXT, gap_cold=9.0, cold=CHANGED, end_a=REUSED),
+        "prefix-reuse",
+        "fail",
+    ),
+    "too far for rounding beside another request, no prefix": (
+        slots(TEXT, gap_cold=9.0, cold=CHANGED),
+        "state",
+        "fail",
+    ),
     "too far for rounding, but seen once": (
         slots(TEXT, gap_cold=9.0, replay=None, unrepeated=("serve/0x2",)),
         "unproven",

@@ -45,6 +45,26 @@ def test_state_of_an_answer(changes: dict[str, object], state: str, reason: str)
     assert check_answer(build_checker("gbnf", GBNF), turn, cap_tokens=24) == (state, reason)
 
 
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "invalid"),
+        ({"text": b"{a}"}, "valid"),
+        ({"emitted_tokens": 24}, "unfinished"),
+        ({"prompt_tokens": 4030}, "unfinished"),
+        ({"prompt_tokens": None}, "unfinished"),
+        ({"finish": "stop-string"}, "unfinished"),
+    ],
+)
+def test_an_answer_called_length_with_room_left_ended_by_itself(
+    changes: dict[str, object], state: str
+) -> None:
+    turn = make_turn(**({"text": b"{a", "finish": "length", "emitted_tokens": 6} | changes))
+
+    checked = check_answer(build_checker("gbnf", GBNF), turn, cap_tokens=24, context_tokens=4096)
+    assert checked[0] == state
+
+
 def valid(turn: TurnRecord) -> TurnRecord:
     """Return the turn with an answer of the language that ends by itself."""
     # One token less than the cap: a draft less was kept, or a forward less was made.

@@ -101,6 +101,35 @@ def test_a_difference_that_stays_put_is_judged_by_its_margin(repetitions: int, g
     assert asked == (COLD + DEPTHS if gap < 0.5 else COLD) + end
 
 
+def test_a_token_that_begins_before_the_first_other_byte_is_the_one_that_differs():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+    # The bytes part in token 5; the choices parted in the token before, which begins with the same bytes.
+    early = FLIP_AT // 4 - 1
+
+    def choose(record: CellRecord) -> CellRecord:
+        drafted = record.spec.arm.depth > 0
+        turn = record.turns[0]
+        margins = tuple(
+            Margin(best=1 + drafted, second=2 - drafted, gap=1e-4)
+            if index == early
+            else Margin(best=index, second=99, gap=9.0)
+            for index in range(turn.emitted_tokens or 0)
+        )
+        return replace(record, turns=(replace(turn, margins=margins),))
+
+    def answer(probe: Probe) -> bytes:
+        return flip(text) if probe.spec.arm.depth else text
+
+    for _ in range(20):
+        comparison, verdict = judge_run(plan, records)
+        if not (probes := plan_probes(plan, comparison, records)):
+            break
+        records += tuple(choose(answer_probe(probe, records, answer(probe), 9.0)) for probe in probes)
+    assert (verdict.verdict_class, verdict.status) == ("near-tie", "pass")
+
+
 def test_a_difference_that_moves_is_state():
     plan = plan_of()
     records = run_healthy(plan, drafts_flip)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.plan import CellSpec, Plan
+from harness.plan import Arm, CellSpec, Plan
 from harness.record_json import from_json, to_json
 from harness.scenario import Scenario
 from harness.transcript import CellRecord, Failure, TurnRecord
-from harness.verdict import EXIT_STATUSES, Verdict
+from harness.verdict import EXIT_STATUSES, Verdict, is_void_for_good
 from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, make_scenario, run_healthy
 
 
@@ -165,3 +165,26 @@ def test_an_invalid_run_names_the_first_cell_that_failed():
 def test_a_verdict_survives_json():
     verdict = run("different")
     assert from_json(Verdict, to_json(verdict)) == verdict
+
+
+def run_without_drafts(*arms: Arm) -> bool:
+    """Return whether a run is void for good in which these arms drafted nothing."""
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        quiet = {"drafted_tokens": 0, "accepted_tokens": 0, "forwards": turn.emitted_tokens}
+        return replace(turn, **quiet) if spec.arm in arms else turn  # type: ignore[arg-type]
+
+    comparison = judge_run(plan, run_healthy(plan, bend))[0]
+    return is_void_for_good(plan, comparison)
+
+
+def test_a_depth_that_is_void_on_every_path_is_void_for_good():
+    assert run_without_drafts(CHAT_ON, SERVE_ON)
+    assert not run_without_drafts(CHAT_ON)
+    assert not run_without_drafts()
+
+
+def test_what_was_not_run_is_not_void():
+    plan = make_plan()
+    assert not is_void_for_good(plan, judge_run(plan, ())[0])

@@ -37,7 +37,9 @@ def make_given(status: Status, verdict_class: VerdictClass, *, tokens: int = 100
     )
 
 
-def make_row(defect: DeclaredDefect, status: Status, verdict_class: VerdictClass, *, tokens: int = 100) -> Row:
+def make_row(
+    defect: DeclaredDefect, status: Status, verdict_class: VerdictClass, *, tokens: int = 100
+) -> Row:
     return build_row(defect, make_given(status, verdict_class, tokens=tokens), plain_tokens=1000)
 
 

@@ -27,9 +27,7 @@ def test_the_draws_reach_every_scenario_every_depth_and_every_order():
     draws = [draw_healthy(SCENARIOS, 1, number) for number in range(60)]
     assert Counter(draw.scenario.name for draw in draws) == {"a": 20, "b": 20, "long": 20}
     assert {draw.depth for draw in draws} == set(DEPTHS)
-    orders = {
-        tuple(c.id for c in draw.scenario.conversations) for draw in draws if draw.scenario.name == "a"
-    }
+    orders = {tuple(c.id for c in draw.scenario.conversations) for draw in draws if draw.scenario.name == "a"}
     assert orders == {("copy-1", "code-1"), ("code-1", "copy-1")}
 
 
