@@ -13,6 +13,7 @@ from harness.cli import (
     analyze,
     certificate,
     compare,
+    export_gguf,
     gate,
     history,
     minimize,
@@ -80,6 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
         scenario,
         selfcheck,
         certificate,
+        export_gguf,
         serve,
     ):
         module.add_parser(commands)
