@@ -222,6 +222,8 @@ ENGINE_PREFIXES = (
     "BLIS_",
     "VECLIB_",
     "NPY_",
+    "LLAMA_",
+    "GGML_",
 )
 
 # Every variable that the engines read under a name without such a prefix.

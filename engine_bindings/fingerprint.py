@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from engine_bindings.errors import CheckpointError, UsageError
+from engine_bindings.gguf_file import check_gguf, list_gguf_parts
 
 WHOLE_FILE_LIMIT_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20
@@ -89,16 +90,20 @@ def _join_digests(digests: Iterable[str]) -> str:
 
 
 def read_weights_bytes(model_dir: Path) -> int:
-    """Return the size of a model directory's weight files, 0 when it has none; nothing is checked."""
+    """Return the size of a model's weight files, 0 when it has none; nothing is checked."""
+    if model_dir.is_file():
+        return sum(path.stat().st_size for path in list_gguf_parts(model_dir) if path.is_file())
     return sum(path.stat().st_size for path in model_dir.glob("*.safetensors") if path.is_file())
 
 
 def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
-    """Return the fingerprint of a model directory after checking that it is complete.
+    """Return the fingerprint of a model directory, or of a GGUF file, after checking that it is complete.
 
     Raises:
         CheckpointError: the directory, a file in it or a file's form is missing or broken.
     """
+    if model_dir.is_file():
+        return _read_gguf_fingerprint(model_dir)
     if not model_dir.is_dir():
         raise CheckpointError(
             f"there is no model directory {str(model_dir)!r}",
@@ -116,6 +121,22 @@ def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
         config_digest=_digest_files([config], root=model_dir),
         tokenizer_digest=_digest_files([tokenizer], root=model_dir),
         weights_digest=_digest_files(weights, root=model_dir),
+        weights_bytes=sum(sizes),
+        weights_sampled=max(sizes) > WHOLE_FILE_LIMIT_BYTES,
+    )
+
+
+def _read_gguf_fingerprint(path: Path) -> ModelFingerprint:
+    """Return the fingerprint of a GGUF model, whose files hold config, tokenizer and weights together."""
+    check_gguf(path)
+    parts = list_gguf_parts(path)
+    digest = _digest_files(parts, root=path.parent)
+    sizes = [part.stat().st_size for part in parts]
+    return ModelFingerprint(
+        directory=str(path),
+        config_digest=digest,
+        tokenizer_digest=digest,
+        weights_digest=digest,
         weights_bytes=sum(sizes),
         weights_sampled=max(sizes) > WHOLE_FILE_LIMIT_BYTES,
     )

@@ -5,10 +5,22 @@ from difflib import get_close_matches
 
 from engine_bindings.binding import Binding
 from engine_bindings.errors import UsageError
+from engine_bindings.llamacpp import build_llamacpp
+from engine_bindings.llamacpp_served import build_running_server
 from engine_bindings.openai_server import build_openai_server
 from engine_bindings.reference_engine import build_reference_engine
 
+ADDRESSES = ("http://", "https://")
+
+
+def _build_llamacpp(location: str | None) -> Binding:
+    if location is not None and location.startswith(ADDRESSES):
+        return build_running_server(location)
+    return build_llamacpp(location)
+
+
 BINDINGS: dict[str, Callable[[str | None], Binding]] = {
+    "llamacpp": _build_llamacpp,
     "openai": build_openai_server,
     "reference": build_reference_engine,
 }
@@ -20,7 +32,7 @@ def find_binding(text: str) -> Binding:
     Raises:
         UsageError: no engine has that name, or nothing that can be started is at the location.
     """
-    if text.startswith(("http://", "https://")):
+    if text.startswith(ADDRESSES):
         return build_openai_server(text)
     name, equals, location = text.partition("=")
     if name not in BINDINGS:

@@ -8,10 +8,11 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One token that could have come: its text as bytes, and its natural log probability."""
+    """One token that could have come: text as bytes, natural log probability, and id where it is told."""
 
     token: bytes
     logprob: float
+    token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

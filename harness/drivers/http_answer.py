@@ -12,6 +12,7 @@ from engine_bindings.wire.answer_events import (
     AnswerEvent,
     AnswerToken,
     CallPiece,
+    Candidate,
     Counts,
     Finish,
     Piece,
@@ -178,7 +179,7 @@ class HttpAnswer:
         """Return the two best candidates of each token, where they are told for all of them.
 
         Log probabilities differ from logits by one constant for all candidates, so their gap is that of the
-        logits. A token goes by the checksum of its text: the API names no ids of candidates.
+        logits. A token goes by its id, or by the checksum of its text where the API names no ids.
         """
         if not self._tokens or any(len(token.candidates) < 2 for token in self._tokens):
             return None
@@ -188,7 +189,11 @@ class HttpAnswer:
 def _margin(token: AnswerToken) -> Margin:
     best, second = token.candidates[:2]
     gap = best.logprob - second.logprob
-    return Margin(best=zlib.crc32(best.token), second=zlib.crc32(second.token), gap=gap)
+    return Margin(best=_name(best), second=_name(second), gap=gap)
+
+
+def _name(candidate: Candidate) -> int:
+    return zlib.crc32(candidate.token) if candidate.token_id is None else candidate.token_id
 
 
 def _measure(piece: Piece) -> int:

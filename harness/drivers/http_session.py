@@ -19,7 +19,7 @@ from harness.drivers.http_answer import HttpAnswer
 from harness.drivers.http_api import HttpApi
 from harness.drivers.http_errors import HttpRefusal, read_refusal
 from harness.drivers.http_transport import ConnectionLostError, Exchange, Head, HttpCall, HttpTransport
-from harness.drivers.server_counters import MetricsCounters
+from harness.drivers.server_counters import CountersKind, MetricsCounters
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import TAIL_LINES, OutputCallback, describe_exit, ignore_output
 from harness.drivers.turn_counts import TurnCounts
@@ -72,7 +72,7 @@ class HttpSession:
         api: the way to ask for a turn.
         ready: what must be answered with 200 and JSON before the first turn.
         log: takes a line for each request; with a ``host`` also what its process writes to stderr.
-        counted: read the server's own counters around each turn that runs alone.
+        counted: read the server's own counters around each turn that runs alone, by means of ``counters``.
         preparations: sent once before the first turn; a server that knows no such request is no error.
         host: the server's process where this session owns it: then it is waited for at the start.
     """
@@ -87,6 +87,7 @@ class HttpSession:
         on_output: OutputCallback = ignore_output,
         ready: HttpCall = HttpCall(method="GET", path="/models"),  # noqa: B008 - a frozen value
         counted: bool = False,
+        counters: CountersKind = MetricsCounters,
         preparations: Sequence[HttpCall] = (),
         host: ServerHost | None = None,
     ) -> None:
@@ -96,7 +97,7 @@ class HttpSession:
         self._timeouts = timeouts
         self._on_output = on_output
         self._ready = ready
-        self._counters = MetricsCounters(transport, self.note) if counted else None
+        self._counters = counters(transport, self.note) if counted else None
         self._preparations = tuple(preparations)
         self._host = host
         self._received: dict[str, dict[bytes, dict[str, Any]]] = {}

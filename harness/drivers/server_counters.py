@@ -7,6 +7,7 @@ tokens must have grown by exactly the tokens of this answer.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Protocol
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -107,6 +108,19 @@ async def fetch_metrics(transport: HttpTransport) -> str | None:
     except ConnectionLostError:
         return None
     return None
+
+
+class TurnCounters(Protocol):
+    """Counts that a server keeps beside its answers."""
+
+    async def begin(self) -> None:
+        """Read them before a turn."""
+
+    async def end(self, counts: Counts) -> Counts:
+        """Return the counts of an answer with what the server counted beside them."""
+
+
+CountersKind = Callable[[HttpTransport, Callable[[str], None]], TurnCounters]
 
 
 class MetricsCounters:
