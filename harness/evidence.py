@@ -42,7 +42,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         end_b=_end(case.b),
         unsteady=_name(unsteady_arms(case.contrast, selves)),
         unrepeated=unrepeated,
-        prompts_equal=None if case.typed else case.relation is not None or case.a.prompt == case.b.prompt,
+        prompts_equal=_compare_prompts(case),
         stream=_check_stream(case),
         shorter=_find_shorter(case.a.text, case.b.text),
         cold=cold,
@@ -84,6 +84,13 @@ def _only_with_drafts(case: Case, checked: Iterable[CheckedContrast]) -> bool:
 
 def _end(turn: TurnRecord) -> TurnEnd:
     return TurnEnd(finish=turn.finish, emitted_tokens=turn.emitted_tokens, cached_tokens=turn.cached_tokens)
+
+
+def _compare_prompts(case: Case) -> bool | None:
+    """Say whether both sides were asked the same; None where one of them typed a line."""
+    if "line" in (case.a.entry, case.b.entry):
+        return None
+    return case.relation is not None or case.a.prompt == case.b.prompt
 
 
 def _check_stream(case: Case) -> str:
