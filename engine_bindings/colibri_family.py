@@ -12,14 +12,14 @@ GRAMMAR_FILES: dict[GrammarKind, str] = {"schema": "coli-ab-schema.json", "gbnf"
 """Where the grammar of a scenario lies in the engine's own model directory."""
 
 
-def build_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+def build_pins(settings: ArmSettings, *, threads: int = 1) -> tuple[Pin, ...]:
     """Return the environment of one arm.
 
     Arms of one scenario differ in SERVE_BATCH and DRAFT only, in KV_SLOTS where one answers several requests
     at once, and in the grammar: serve mode takes it with each request.
     """
     own = (*_arm_pins(settings), *_answer_pins(settings), *_grammar_pins(settings))
-    return (*own, *_STATE_PINS, *_COUNTER_PINS, *_CLOCK_PINS)
+    return (*own, *_STATE_PINS, *_COUNTER_PINS, *_clock_pins(threads))
 
 
 def find_grammar_variables(pins: Iterable[Pin]) -> tuple[str, ...]:
@@ -109,8 +109,11 @@ _COUNTER_PINS = (
     Pin(name="PROF", value="1", reason="prints decode forwards per turn, the proof of speculation"),
 )
 
-_CLOCK_PINS = (
-    Pin(name="OMP_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"),
-    Pin(name="OPENBLAS_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"),
-    Pin(name="COLI_NO_OMP_TUNE", value="1", reason="no re-exec and no reset of the CPU affinity at start"),
-)
+
+def _clock_pins(threads: int) -> tuple[Pin, ...]:
+    return (
+        Pin(name="OMP_NUM_THREADS", value=str(threads), reason="a fixed number of threads for every arm"),
+        Pin(
+            name="COLI_NO_OMP_TUNE", value="1", reason="no re-exec and no reset of the CPU affinity at start"
+        ),
+    )

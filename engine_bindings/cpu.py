@@ -4,6 +4,7 @@ Two machines that differ here may round differently, and a near-tie may then fal
 """
 
 import importlib
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 CPUINFO = Path("/proc/cpuinfo")
+SYSTEM_CPUS = Path("/sys/devices/system/cpu")
 
 # Only instruction sets that compute: the other flags change with kernel updates and mitigations.
 X86_SETS = r"abm|amx\w*|avx\w*|bmi\d|f16c|fma\w*|gfni|pni|popcnt|sse\w*|ssse3|xop"
@@ -27,6 +29,20 @@ class Cpu:
 
     model: str
     features: tuple[str, ...]
+
+
+def count_physical_cores() -> int:
+    """Return how many cores this process may run on; two threads of one core count once."""
+    processors = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return len({_read_siblings(number) for number in processors})
+
+
+def _read_siblings(processor: int) -> str:
+    """Return the processors that share a core with this one, as the kernel lists them, or its own number."""
+    try:
+        return (SYSTEM_CPUS / f"cpu{processor}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(processor)
 
 
 def read_cpu() -> Cpu:

@@ -15,6 +15,9 @@ SOURCES = Path(__file__).parent / "reference"
 WIRE = SOURCES.with_name("wire")
 MODULE = "engine_bindings.reference.host"
 
+BLAS_PIN = Pin(
+    name="OPENBLAS_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"
+)
 CAPABILITIES = Capabilities(
     paths=PATHS,
     max_depth=8,
@@ -63,7 +66,7 @@ class ReferenceEngine:
 
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return the command and the pins of one arm."""
-        pins = apply_overrides(build_pins(settings), overrides)
+        pins = apply_overrides((*build_pins(settings), BLAS_PIN), overrides)
         return Launch(
             argv=self.command, pins=pins, driver=settings.path, grammar_variables=find_grammar_variables(pins)
         )

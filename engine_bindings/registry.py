@@ -4,6 +4,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 
 from engine_bindings.binding import Binding
+from engine_bindings.colibri_engine import build_colibri_engine
 from engine_bindings.errors import UsageError
 from engine_bindings.llamacpp import build_llamacpp
 from engine_bindings.llamacpp_served import build_running_server
@@ -20,6 +21,7 @@ def _build_llamacpp(location: str | None) -> Binding:
 
 
 BINDINGS: dict[str, Callable[[str | None], Binding]] = {
+    "colibri": build_colibri_engine,
     "llamacpp": _build_llamacpp,
     "openai": build_openai_server,
     "reference": build_reference_engine,
