@@ -15,9 +15,7 @@ SOURCES = Path(__file__).parent / "reference"
 WIRE = SOURCES.with_name("wire")
 MODULE = "engine_bindings.reference.host"
 
-BLAS_PIN = Pin(
-    name="OPENBLAS_NUM_THREADS", value="1", reason="a fixed number of threads for every arm"
-)
+BLAS_PIN = Pin(name="OPENBLAS_NUM_THREADS", value="1", reason="a fixed number of threads for every arm")
 CAPABILITIES = Capabilities(
     paths=PATHS,
     max_depth=8,

@@ -15,7 +15,7 @@ from harness.drivers.launcher import EngineLauncher
 from harness.plan import Build, Timeouts
 
 DEFAULT_ENGINE = "reference"
-PATH_ENGINE = "reference"
+PATH_ENGINE = "colibri"
 MAX_LABEL_CHARACTERS = 20
 
 
