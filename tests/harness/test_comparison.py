@@ -116,3 +116,17 @@ def test_remarks_of_the_runner_are_passed_on():
     records[1] = replace(records[1], notes=("the engine was killed at the end",))
     notes = judge_run(plan, tuple(records))[0].notes
     assert notes == ("cell 'chat/3 quick 0': the engine was killed at the end",)
+
+
+def test_another_prefix_of_the_same_messages_is_no_other_prompt():
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        turn = replace(turn, entry="messages")
+        if spec.arm != SERVE_ON or turn.turn == 0 or not turn.cached_tokens or not turn.prefill_tokens:
+            return turn
+        return replace(turn, cached_tokens=turn.cached_tokens + 1, prefill_tokens=turn.prefill_tokens - 1)
+
+    comparison, _ = judge_run(plan, run_healthy(plan, bend))
+    classes = {row.verdict_class for row in comparison.findings if row.contrast == "speculation serve"}
+    assert classes == {"prefix-reuse"}
