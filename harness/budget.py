@@ -7,9 +7,10 @@ from engine_bindings.errors import UsageError
 from harness.comparison import Comparison, count_tokens
 from harness.findings import Unpaid
 from harness.logprobs import price_logprobs
-from harness.plan import Plan
+from harness.plan import CellSpec, Plan
 from harness.probes import Probe, plan_probes, price_probes
 from harness.scenario import Scenario
+from harness.stopping import FIRST_SAVING_RATIO, LATER_SAVING_RATIO
 from harness.transcript import CellRecord
 
 
@@ -64,10 +65,33 @@ def _with_scenarios(plan: Plan, scenarios: Sequence[Scenario]) -> Plan:
     return replace(plan, scenarios=tuple(scenarios), cells=cells)
 
 
+def end_at_fault(plan: Plan) -> Plan:
+    """Return the plan that ends with the first proven fault, its cells in the order that finds one for least.
+
+    The cheapest scenario comes first. Within one, arms that draft come before those that do not: they show
+    alone what is wrong with counts and grammars. Paths come in reverse: the first one is what the others are
+    held against, and a fault of its own is seen as well from the other side. Conversations stay in their
+    order, as what ran before is part of what a scenario asks.
+    """
+    paths = list(dict.fromkeys(arm.path for arm in plan.arms))
+    names = [scenario.name for scenario in plan.scenarios]
+
+    def rank(spec: CellSpec) -> tuple[int, ...]:
+        tokens = plan.scenario(spec.scenario).worst_case_tokens
+        arm = spec.arm
+        order = (arm.slots, -paths.index(arm.path), -arm.depth)
+        return (spec.repetition, tokens, names.index(spec.scenario), *order)
+
+    return replace(plan, until="fault", cells=tuple(sorted(plan.cells, key=rank)))
+
+
 def select_affordable(
     plan: Plan, probes: Sequence[Probe], decoded_tokens: int
 ) -> tuple[tuple[Probe, ...], tuple[Probe, ...]]:
-    """Return the probes that still fit into the budget, and those that do not."""
+    """Return the probes that still fit into the budget, and those that do not.
+
+    ``decoded_tokens`` holds what was decoded, and what the cells that are not at their end still may.
+    """
     if plan.budget_tokens is None:
         return tuple(probes), ()
     room, fits = plan.budget_tokens - decoded_tokens, []
@@ -95,9 +119,20 @@ def find_unpaid(plan: Plan, comparison: Comparison, records: Sequence[CellRecord
 
 def describe_price(plan: Plan) -> str:
     """Return what the run decodes at most, as one line."""
-    cells = f"{plan.worst_case_tokens:,} decoded at most"
+    parts = [
+        f"{plan.worst_case_tokens:,} decoded at most",
+        f"{price_probes(plan):,} more at most to look into one difference",
+    ]
     if plan.logprob_paths:
-        cells += f", {price_logprobs(plan):,} at most for the logprobs of one turn"
-    probes = f"{price_probes(plan):,} more at most to look into one difference"
+        parts.append(f"{price_logprobs(plan):,} at most for the logprobs of one turn")
+    if plan.until == "fault":
+        parts.append(f"{price_reruns(plan):,} more at most for cells that end early and prove nothing")
     budget = "" if plan.budget_tokens is None else f"; never more than {plan.budget_tokens:,} in all"
-    return f"{cells}, {probes}{budget}"
+    return f"{', '.join(parts)}{budget}"
+
+
+def price_reruns(plan: Plan) -> int:
+    """Return the tokens that running cells again decodes at most, where each was ended early for nothing."""
+    cells = [plan.scenario(spec.scenario).worst_case_tokens for spec in plan.cells]
+    first, later = (1 / (1 + ratio) for ratio in (FIRST_SAVING_RATIO, LATER_SAVING_RATIO))
+    return int(sum(cells) * later + max(cells) * (first - later))

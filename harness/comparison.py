@@ -62,7 +62,8 @@ class Comparison:
         speedups: what speculation is worth.
         validity: answers under a grammar, one row for each arm and scenario with one.
         degenerate: answers that loop or recite; their speed is shown and not judged.
-        tokens_decoded: by all cells and probes. probe_tokens: by the probes alone.
+        tokens_decoded: by all cells and probes. probe_tokens: by the probes alone. planned_tokens: what the
+            cells of the plan decode at most.
         notes: remarks that decide nothing, in plain sentences.
         distributions: tests of sampled answers, arm against arm.
         logprobs: what the reported probabilities showed, one for each drafting arm whose path reports them.
@@ -81,6 +82,7 @@ class Comparison:
     degenerate: tuple[DegenerateAnswer, ...]
     tokens_decoded: int
     probe_tokens: int
+    planned_tokens: int
     notes: tuple[str, ...]
     validity: tuple[ValidityRow, ...] = ()
     distributions: tuple[DistributionRow, ...] = ()
@@ -134,7 +136,7 @@ def compare(
     )
     return Comparison(
         cells_planned=len(plan.cells),
-        cells_measured=sum(record.failure is None for record in latest.values()),
+        cells_measured=sum(record.is_complete for record in latest.values()),
         failures=_list_failures(plan, latest),
         engagements=engagements,
         contrasts=tuple(settle_contrast(item.result, findings) for item in checked),
@@ -146,7 +148,9 @@ def compare(
         degenerate=degenerate,
         tokens_decoded=count_tokens(r for r in records if r.spec in plan.cells or r.spec.probe is not None),
         probe_tokens=count_tokens(record for record in records if record.spec.probe is not None),
+        planned_tokens=plan.worst_case_tokens,
         notes=(
+            *_note_end(plan, latest, findings),
             *_collect_notes(plan, records, latest, checked, engagements, prefill, facts),
             *note_logprobs(logprobs),
             *note_left_files(latest),
@@ -281,6 +285,7 @@ def _collect_notes(
 ) -> list[str]:
     return [
         *_note_retries(records),
+        *_note_stops(records, latest),
         *_note_engagement(engagements),
         *_note_prefill(prefill, plan),
         *_note_facts(facts),
@@ -307,6 +312,29 @@ def _note_retries(records: Sequence[CellRecord]) -> list[str]:
         for record in records
         if record.failure is not None and latest[record.spec] != record
     ]
+
+
+def _note_stops(records: Sequence[CellRecord], latest: Mapping[CellSpec, CellRecord]) -> Iterable[str]:
+    """Say of each cell that was ended early why, and what became of the turns that it left."""
+    for record in records:
+        if record.stop is None:
+            continue
+        stop = record.stop
+        place = f"{stop.conversation} turn {stop.turn + 1}"
+        if latest.get(record.spec) in (None, record):
+            became = f"{stop.turns_left} turn{' was' if stop.turns_left == 1 else 's were'} not asked"
+        else:
+            became = "no fault was proven by it, so the cell was run again to its end"
+        yield f"cell {record.spec.key!r} was ended early at {place}: {stop.reason}; {became}"
+
+
+def _note_end(
+    plan: Plan, latest: Mapping[CellSpec, CellRecord], findings: Iterable[Finding]
+) -> tuple[str, ...]:
+    left = len(set(plan.cells) - set(latest))
+    if plan.until != "fault" or not left or not any(finding.effect == "fail" for finding in findings):
+        return ()
+    return (f"{left} of {len(plan.cells)} cells were not run: the run ended with the first proven fault",)
 
 
 def _note_probes(records: Sequence[CellRecord]) -> list[str]:

@@ -279,7 +279,7 @@ def _left_out(result: ContrastResult) -> list[str]:
     points = []
     if result.excluded_void:
         points.append(f"{_turns(result.excluded_void)} of void cells left out")
-    for reason in ("failed", "not measured", "turns missing"):
+    for reason in ("failed", "not measured", "turns missing", "ended early"):
         missing = [item for item in result.missing if item.reason == reason]
         if missing:
             turns = _turns(sum(item.pairs for item in missing))

@@ -55,7 +55,7 @@ def judge_cells(
 ) -> dict[CellSpec, CellEngagement]:
     """Judge every planned cell by its counters."""
     return {
-        spec: _judge_cell(plan.scenario(spec.scenario), spec, records.get(spec), metrics.get(spec))
+        spec: judge_cell(plan.scenario(spec.scenario), spec, records.get(spec), metrics.get(spec))
         for spec in plan.cells
     }
 
@@ -88,9 +88,10 @@ def _summarise_arm(
     return Engagement(arm=arm, scenario=scenario, state=worst.state, evidence=evidence, totals=totals)
 
 
-def _judge_cell(
+def judge_cell(
     scenario: Scenario, spec: CellSpec, record: CellRecord | None, metrics: CellMetrics | None
 ) -> CellEngagement:
+    """Judge one cell by its counters, also one that still runs."""
     if record is None or metrics is None:
         return CellEngagement(spec=spec, state="not measured", evidence="not measured")
     if record.failure is not None:

@@ -3,7 +3,7 @@ them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.expectations import expect_answer
@@ -12,7 +12,7 @@ from harness.relations import Relation, list_relations
 from harness.transcript import CellRecord, TurnRecord
 
 # "other tokens": the engine reads joined answers as other tokens than it gave, so it need not go on alike.
-MissingReason = Literal["not measured", "failed", "turns missing", "other tokens"]
+MissingReason = Literal["not measured", "failed", "turns missing", "other tokens", "ended early"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,9 +76,21 @@ def select_latest(records: Iterable[CellRecord]) -> dict[CellSpec, CellRecord]:
 
 
 def pair_cells(plan: Plan, records: Iterable[CellRecord]) -> Pairing:
-    """Pair the turns of the last attempt at each cell, contrast by contrast."""
-    latest = select_latest(records)
-    return Pairing(contrasts=tuple(_pair_contrast(plan, contrast, latest) for contrast in plan.contrasts))
+    """Pair the turns of the last attempt at each cell, contrast by contrast.
+
+    An attempt that was ended early is held against the one that went to the end: a cell must equal itself.
+    """
+    known = tuple(records)
+    latest = select_latest(known)
+    stopped = [record for record in known if record.stop is not None and latest[record.spec] is not record]
+    contrasts = []
+    for contrast in plan.contrasts:
+        pairs = _pair_contrast(plan, contrast, latest)
+        if contrast.kind == "self":
+            own = [record for record in stopped if record.spec.arm == contrast.a]
+            pairs = replace(pairs, pairs=(*pairs.pairs, *_pair_attempts(plan, contrast, own, latest)))
+        contrasts.append(pairs)
+    return Pairing(contrasts=tuple(contrasts))
 
 
 def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, CellRecord]) -> ContrastPairs:
@@ -93,27 +105,37 @@ def _pair_contrast(plan: Plan, contrast: Contrast, latest: Mapping[CellSpec, Cel
         expected = len(relations) if contrast.kind == "within" else scenario.turn_count
         if not expected:
             continue
-        blocked = [
-            (cell, reason)
+        reasons = {
+            cell: reason
             for cell in (cell_a, cell_b)
-            if (reason := _blocked(latest.get(cell), scenario.turn_count))
-        ]
-        if blocked:
-            cell, reason = blocked[0]
-            missing.append(MissingPairs(contrast=contrast.name, cell=cell, reason=reason, pairs=expected))
-        elif contrast.kind == "within":
-            related = _pair_related(latest[cell_a], relations)
-            pairs += related
-            if lost := expected - len(related):
-                missing.append(
-                    MissingPairs(contrast=contrast.name, cell=cell_a, reason="other tokens", pairs=lost)
-                )
-        else:
-            moved = _list_moved(plan, cell_a, cell_b)
-            # Nor does a cell on a server that ran before start as another one did.
-            across = plan.crosses_engines(contrast) or not plan.cold_cells
-            pairs += _pair_turns(latest[cell_a], latest[cell_b], moved, across=across)
+            if (reason := _find_gap(latest.get(cell), scenario.turn_count))
+        }
+        found: list[TurnPair] = []
+        if set(reasons.values()) <= {"ended early"}:
+            found = pair_records(plan, contrast, latest[cell_a], latest[cell_b])
+        if lost := expected - len(found):
+            cell, reason = next(iter(reasons.items()), (cell_a, "other tokens"))
+            missing.append(MissingPairs(contrast=contrast.name, cell=cell, reason=reason, pairs=lost))
+        pairs += found
     return ContrastPairs(contrast=contrast, pairs=tuple(pairs), missing=tuple(missing))
+
+
+def pair_records(plan: Plan, contrast: Contrast, a: CellRecord, b: CellRecord) -> list[TurnPair]:
+    """Pair the turns of two cells of a contrast, as far as both have them."""
+    if contrast.kind == "within":
+        return _pair_related(a, list_relations(plan.scenario(a.spec.scenario)))
+    moved = _list_moved(plan, a.spec, b.spec)
+    # Nor does a cell on a server that ran before start as another one did.
+    across = plan.crosses_engines(contrast) or not plan.cold_cells
+    return list(_pair_turns(a, b, moved, across=across))
+
+
+def _pair_attempts(
+    plan: Plan, contrast: Contrast, stopped: Iterable[CellRecord], latest: Mapping[CellSpec, CellRecord]
+) -> Iterator[TurnPair]:
+    for record in stopped:
+        if latest[record.spec].failure is None:
+            yield from pair_records(plan, contrast, record, latest[record.spec])
 
 
 def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, CellSpec]]:
@@ -134,11 +156,13 @@ def _cell_pairs(plan: Plan, contrast: Contrast) -> Iterator[tuple[CellSpec, Cell
                 )
 
 
-def _blocked(record: CellRecord | None, turns: int) -> MissingReason | None:
+def _find_gap(record: CellRecord | None, turns: int) -> MissingReason | None:
     if record is None:
         return "not measured"
     if record.failure is not None:
         return "failed"
+    if record.stop is not None:
+        return "ended early"
     return "turns missing" if len(record.turns) != turns else None
 
 
@@ -158,7 +182,11 @@ def _pair_turns(
     a: CellRecord, b: CellRecord, moved_conversations: frozenset[str], *, across: bool
 ) -> Iterator[TurnPair]:
     uncertain = False
-    for left, right in zip(a.turns, b.turns, strict=True):
+    others = {(turn.conversation, turn.turn): turn for turn in b.turns}
+    for left in a.turns:
+        right = others.get((left.conversation, left.turn))
+        if right is None:
+            continue
         # What ran before in a context is not the same with another number of contexts.
         moved = a.spec.arm.slots != b.spec.arm.slots
         # Nor need two kinds of engine keep the same of it.
@@ -181,7 +209,8 @@ def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[Tur
     turns = {(turn.conversation, turn.turn): turn for turn in record.turns}
     pairs = []
     for relation in relations:
-        expected = expect_answer(relation, turns)
+        asked = all((relation.conversation, turn) in turns for turn in (relation.turn, *relation.parts))
+        expected = expect_answer(relation, turns) if asked else None
         if expected is not None:
             turn = turns[relation.conversation, relation.turn]
             pairs.append(

@@ -14,6 +14,7 @@ from harness.sweeps import expand_scenario
 ContrastKind = Literal["self", "path", "speculation", "within", "slots", "build"]
 ProbeKind = Literal["cold", "replay", "again", "depth", "score", "logprobs"]
 NearTiePolicy = Literal["explain", "fail"]
+Until = Literal["end", "fault"]
 
 MIN_DEPTH = 1
 # Past 8 a verify forward is as wide as a prefill chunk in some engines, and no head drafts that far usefully.
@@ -203,6 +204,7 @@ class Plan:
         context_paths: those on which a turn runs in the context that its conversation names.
         cold_cells: each cell starts with an empty cache; else what it reuses is not compared between cells.
         exact_prefixes: a prefix is reused to the token; else a shorter one proves nothing.
+        until: ``fault`` ends the run with its first proven and named fault.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
     """
@@ -229,6 +231,7 @@ class Plan:
     context_paths: tuple[EnginePath, ...] = ()
     cold_cells: bool = True
     exact_prefixes: bool = True
+    until: Until = "end"
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 

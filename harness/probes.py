@@ -34,19 +34,29 @@ class Probe:
 
 
 def plan_probes(
-    plan: Plan, comparison: Comparison, records: Sequence[CellRecord], *, first_only: bool = False
+    plan: Plan,
+    comparison: Comparison,
+    records: Sequence[CellRecord],
+    *,
+    first_only: bool = False,
+    place: tuple[str, str, int] | None = None,
 ) -> tuple[Probe, ...]:
     """Return the probes that the verdict needs next; none when nothing is left to find out.
 
     One difference is looked into at a time. Once a fault is proven and named, the others are left: the
     verdict would not change. With ``first_only`` no other difference is looked into after the first, however
-    that ended: cells that are still to come may say more for less.
+    that ended: cells that are still to come may say more for less. With ``place``, a scenario, conversation
+    and turn, only differences there are.
     """
     if has_named_fault(comparison):
         return ()
     latest = select_latest(records)
     cases = list_cases(plan, comparison.contrasts, latest, collect_token_lengths(records))
-    pending = list(zip(comparison.findings, cases, strict=False))
+    pending = [
+        (finding, case)
+        for finding, case in zip(comparison.findings, cases, strict=False)
+        if place in (None, case.place)
+    ]
     pending.sort(key=lambda item: item[0].effect != "fail")
     for finding, case in pending[:1] if first_only else pending:
         probes = _build_probes(plan, case, finding.wanted[0], latest) if finding.wanted else ()
@@ -69,7 +79,7 @@ def price_probes(plan: Plan) -> int:
     """Return the tokens that looking into one difference decodes at most.
 
     The dearest conversation is asked again cold and replayed on both arms, then at every other depth, and its
-    common part is scored with one token.
+    common part is scored with one token. Where an arm ran once, all that ran before may be needed again too.
     """
     depths = len(sweep_depths(plan, plan.depth))
     slots = max(arm.slots for arm in plan.arms)
@@ -79,7 +89,8 @@ def price_probes(plan: Plan) -> int:
         for conversation in scenario.conversations
     )
     # Between numbers of slots no other depth is asked, but a replay holds as many conversations as slots.
-    return dearest * (2 + 2 + max(depths, slots - 1)) + 1
+    again = 2 * max(scenario.worst_case_tokens for scenario in plan.scenarios)
+    return dearest * (2 + 2 + max(depths, slots - 1)) + 1 + (again if plan.repetitions == 1 else 0)
 
 
 def _build_logprob_probes(plan: Plan, latest: dict[CellSpec, CellRecord]) -> Iterator[Probe]:

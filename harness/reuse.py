@@ -29,7 +29,7 @@ def select_reusable(
         for record in select_latest(records).values()
         if record.spec in wanted
         and record.spec.scenario in same
-        and record.failure is None
+        and record.is_complete
         and (record.argv, record.pins) == _started_by(launch_of(record.spec))
     )
 
@@ -41,4 +41,4 @@ def _started_by(launch: Launch) -> tuple[tuple[str, ...], object]:
 def list_measured(plan: Plan, records: Iterable[CellRecord]) -> frozenset[CellSpec]:
     """Return the planned cells that need not be run: their last attempt gave all its turns."""
     latest = select_latest(records)
-    return frozenset(spec for spec in plan.cells if spec in latest and latest[spec].failure is None)
+    return frozenset(spec for spec in plan.cells if spec in latest and latest[spec].is_complete)

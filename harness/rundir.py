@@ -93,19 +93,19 @@ class RunDirectory:
             file.flush()
             os.fsync(file.fileno())
 
-    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:
         """Open the file for the stderr of a cell's engine."""
-        path = self.path / self.stderr_name(spec)
+        path = self.path / self.stderr_name(spec, attempt)
         path.parent.mkdir(exist_ok=True)
         return path.open("wb")
 
-    def stderr_name(self, spec: CellSpec) -> str:
+    def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:
         """Return that file's path inside the run directory."""
         name = f"{spec.arm.label.replace('/', '-').replace('?', 'any')}.{spec.scenario}.{spec.repetition}"
         if spec.probe is not None:
             mark = spec.probe
             name += f".{mark.kind}.{mark.conversation}.{mark.turn}.{mark.offset_bytes}"
-        return f"stderr/{name}.txt"
+        return f"stderr/{name}.attempt-{attempt}.txt" if attempt else f"stderr/{name}.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from harness.plan import Arm, CellSpec, Plan
 from harness.probes import Probe
 from harness.reuse import list_measured
 from harness.scenario import Conversation, Scenario, build_turn_line, build_turn_messages, build_turn_prompt
-from harness.transcript import INTERRUPTED_CODE, CellRecord, Conditions, Failure, LeftFile, TurnRecord
+from harness.transcript import INTERRUPTED_CODE, CellRecord, Conditions, Failure, LeftFile, Stop, TurnRecord
 
 # An engine that writes a file for every request must not fill the records.
 MAX_LEFT_FILES = 64
@@ -23,6 +23,10 @@ NOT_RUN = Failure(
     hint="the first cell of each arm says why",
 )
 INTERRUPTED = Failure(code=INTERRUPTED_CODE, message="interrupted before its last turn", hint="run it again")
+
+
+StopCheck = Callable[[CellRecord, Sequence[TurnRecord]], Stop | None]
+"""Is shown the record of a running cell and the turns that are new in it; returns why it is to end there."""
 
 
 class Launcher(Protocol):
@@ -50,10 +54,10 @@ class RecordSink(Protocol):
     def append_cell(self, record: CellRecord) -> None:
         """Keep a record for good."""
 
-    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:
         """Open the file for the stderr of a cell's engine."""
 
-    def stderr_name(self, spec: CellSpec) -> str:
+    def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:
         """Return that file's path inside the run directory."""
 
 
@@ -83,11 +87,13 @@ class _Cell:
     extra: tuple[Pin, ...] = ()
     started_at: str
     before: Conditions | None = None
+    check: StopCheck | None = None
     start: EngineStart | None = None
     ready_ns: int | None = None
     ended_ns: int | None = None
     turns: list[TurnRecord] = field(default_factory=list)
     failure: Failure | None = None
+    stop: Stop | None = None
     exit_code: int | None = None
     left_files: tuple[LeftFile, ...] = ()
     notes: tuple[str, ...] = ()
@@ -128,8 +134,11 @@ class Runner:
         self._measured = list_measured(plan, known)
         self._attempts = Counter(record.spec for record in known)
 
-    def run_plan(self) -> Iterator[CellRecord]:
+    def run_plan(self, check: StopCheck | None = None) -> Iterator[CellRecord]:
         """Yield the record of each cell once it is on disk.
+
+        ``check`` may end a cell early. A caller who goes on after the record of such a cell gets the whole
+        cell next, run again: in a fresh process the rest alone would find another cache than in other arms.
 
         When the engine of no arm became ready, the cells that are left are recorded as not run: starting a
         large model takes many minutes, and it would fail again.
@@ -146,10 +155,13 @@ class Runner:
             cell = self._new_cell(spec, self._plan.scenario(spec.scenario))
             if not any_ready and unready == to_run:
                 cell.failure = NOT_RUN
-                yield self._keep(self._build_record(cell))
+                yield self._keep(self._build_record(cell, after=self._read_conditions()))
                 continue
+            cell.check = None if cell.attempt else check
             record = self._run_kept(cell)
             yield record
+            if record.stop is not None:
+                yield self._run_kept(self._new_cell(spec, cell.scenario))
             any_ready |= record.ready_ns is not None
             if record.ready_ns is None:
                 unready.add(spec.arm)
@@ -175,6 +187,7 @@ class Runner:
 
     def _run_kept(self, cell: _Cell) -> CellRecord:
         record = self._keep(self._run_cell(cell))
+        self._attempts[cell.spec] += 1
         if record.failure == INTERRUPTED:
             raise KeyboardInterrupt
         return record
@@ -188,7 +201,7 @@ class Runner:
         spec = cell.spec
         self._observer.cell_started(spec)
         try:
-            with self._sink.open_stderr(spec) as stderr_file:
+            with self._sink.open_stderr(spec, cell.attempt) as stderr_file:
                 opened = self._launcher.open(
                     spec.arm,
                     cell.scenario,
@@ -203,7 +216,7 @@ class Runner:
             cell.failure = _failure(error)
         except KeyboardInterrupt:
             cell.failure = INTERRUPTED
-        return self._build_record(cell)
+        return self._build_record(cell, after=self._read_conditions())
 
     def _measure(self, cell: _Cell, session: EngineSession) -> None:
         """Run all turns. An engine's error becomes the cell's failure; the turns so far stay."""
@@ -214,6 +227,8 @@ class Runner:
             for start in range(0, len(cell.scenario.conversations), slots):
                 together = cell.scenario.conversations[start : start + slots]
                 self._run_conversations(cell, together, session)
+                if cell.stop is not None:
+                    break
             session.end()
         except EngineError as error:
             cell.exit_code = session.kill()
@@ -251,6 +266,14 @@ class Runner:
                 records[i].append(record)
                 self._observer.turn_ended(record, conversations[i].turns[index].max_tokens)
             cell.turns[first:] = [record for own in records for record in own]
+            if self._stops(cell, answered):
+                return
+
+    def _stops(self, cell: _Cell, answered: Sequence[TurnRecord]) -> bool:
+        left = cell.scenario.turn_count - len(cell.turns)
+        if cell.check is not None and left:
+            cell.stop = cell.check(self._build_record(cell), answered)
+        return cell.stop is not None
 
     def _build_request(
         self, arm: Arm, scenario: Scenario, conversation: Conversation, answered: Sequence[TurnRecord]
@@ -278,7 +301,7 @@ class Runner:
             return position
         return conversation.slot if arm.path in self._plan.context_paths else 0
 
-    def _build_record(self, cell: _Cell) -> CellRecord:
+    def _build_record(self, cell: _Cell, after: Conditions | None = None) -> CellRecord:
         launch = self._launcher.launch(cell.spec.arm, cell.scenario, cell.extra)
         start = cell.start
         return CellRecord(
@@ -294,12 +317,13 @@ class Runner:
             kv_resumed_tokens=start.kv_resumed_tokens if start else None,
             turns=tuple(cell.turns),
             failure=cell.failure,
+            stop=cell.stop,
             exit_code=cell.exit_code,
-            engine_stderr_file=self._sink.stderr_name(cell.spec),
+            engine_stderr_file=self._sink.stderr_name(cell.spec, cell.attempt),
             left_files=cell.left_files,
             notes=cell.notes,
             before=cell.before,
-            after=self._read_conditions(),
+            after=after,
         )
 
 

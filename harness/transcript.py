@@ -143,6 +143,22 @@ class LeftFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """Why a cell was ended before its last turn: what its turn showed was worth looking into at once.
+
+    Attributes:
+        conversation, turn: where; ``turn`` from 0.
+        reason: what was seen there, in words.
+        turns_left: turns that were not asked.
+    """
+
+    conversation: str
+    turn: int
+    reason: str
+    turns_left: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CellRecord:
     """One attempt at one cell; a retry is a new record with a higher ``attempt``.
 
@@ -158,6 +174,8 @@ class CellRecord:
         kv_resumed_tokens: tokens of a saved conversation that the engine said it resumed.
         turns: the turns that ended, in order; those before a failure are kept.
         failure: why the cell could not be measured, None when it could.
+        stop: why it was ended early, None when all turns were asked. A cell that is run again to its end is a
+            new attempt.
         exit_code: of the process, negative for a signal.
         engine_stderr_file: path in the run directory.
         left_files: files that the engine wrote in its private model directory and left there.
@@ -178,6 +196,7 @@ class CellRecord:
     kv_resumed_tokens: int | None = None
     turns: tuple[TurnRecord, ...] = ()
     failure: Failure | None = None
+    stop: Stop | None = None
     exit_code: int | None = None
     engine_stderr_file: str = ""
     left_files: tuple[LeftFile, ...] = ()
@@ -189,6 +208,11 @@ class CellRecord:
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
         return to_json(self)
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every turn was asked and answered."""
+        return self.failure is None and self.stop is None
 
     @classmethod
     def from_json(cls, text: str | bytes, *, place: str = "") -> "CellRecord":

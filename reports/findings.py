@@ -64,4 +64,5 @@ def describe_cost(report: Report) -> str:
     """Return what the verdict cost, as one line."""
     tokens = format_count(report.comparison.tokens_decoded)
     probes = format_count(report.comparison.probe_tokens)
-    return f"{tokens} tokens decoded for this verdict, {probes} of them by probes"
+    planned = format_count(report.comparison.planned_tokens)
+    return f"{tokens} tokens decoded for this verdict, {probes} of them by probes; {planned} planned"

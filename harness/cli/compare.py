@@ -12,7 +12,7 @@ from typing import get_args
 
 from harness.cli.certify import certify_run
 from harness.cli.dry_run import render_dry_run
-from harness.cli.investigation import Investigation, Until
+from harness.cli.investigation import Investigation
 from harness.cli.output import write_note, write_result
 from harness.cli.progress import open_progress
 from harness.cli.request import (
@@ -37,6 +37,7 @@ from harness.plan import (
     SMALL_MODEL_TIMEOUTS,
     NearTiePolicy,
     Timeouts,
+    Until,
 )
 from harness.reuse import list_measured
 from harness.rundir import RunDirectory, create_run_directory, read_run, reopen_run_directory
@@ -312,7 +313,7 @@ def _measure(request: Request, directory: RunDirectory, earlier: Sequence[CellRe
             read_conditions=read_conditions,
         )
         try:
-            Investigation(plan, runner, earlier).run(until=request.until)
+            Investigation(plan, runner, earlier).run()
         except KeyboardInterrupt:
             return True
     return False

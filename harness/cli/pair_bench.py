@@ -30,11 +30,11 @@ class MemorySink:
         """Keep a record."""
         self.records.append(record)
 
-    def open_stderr(self, spec: CellSpec) -> BinaryIO:  # noqa: ARG002 - nothing is kept of any cell
+    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:  # noqa: ARG002 - nothing is kept
         """Open a file that is forgotten."""
         return io.BytesIO()
 
-    def stderr_name(self, spec: CellSpec) -> str:  # noqa: ARG002
+    def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:  # noqa: ARG002
         """Return no path: there is no file."""
         return ""
 

@@ -47,7 +47,7 @@ class PlainProgress:
     def cell_ended(self, record: CellRecord) -> None:
         """Write the cell's line."""
         if record.spec.probe is None:
-            self._ended += 1
+            self._ended += record.attempt == 0
             place = f"[{self._ended}/{self._total}]"
         else:
             place = "[probe]"
@@ -65,6 +65,8 @@ class LiveProgress:
         self._tokens = 0
         self._live_tokens = 0
         self._cell_caps = 0
+        self._started: set[CellSpec] = set()
+        self._total = plan.worst_case_tokens
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -89,7 +91,10 @@ class LiveProgress:
     def cell_started(self, spec: CellSpec) -> None:
         """Show the cell's name."""
         self._cell_caps = self._live_tokens = 0
-        self._progress.update(self._task, description=spec.key)
+        if spec in self._started and spec.probe is None:
+            self._total += self._plan.scenario(spec.scenario).worst_case_tokens
+        self._started.add(spec)
+        self._progress.update(self._task, description=spec.key, total=self._total)
 
     def output_arrived(self, tokens: int) -> None:
         """Count up; chat mode shows no token boundaries, so this is corrected at the end of the turn."""
@@ -127,7 +132,8 @@ def describe_cell(record: CellRecord) -> str:
     if record.failure is None:
         tokens = sum(turn.emitted_tokens or 0 for turn in record.turns)
         seconds = (record.ended_ns or 0) / 1e9
-        return f"{record.spec.key}: {len(record.turns)} turns, {tokens} tokens in {seconds:.1f} s"
+        early = "" if record.stop is None else f"; ended early: {record.stop.reason}"
+        return f"{record.spec.key}: {len(record.turns)} turns, {tokens} tokens in {seconds:.1f} s{early}"
     tail = record.failure.stderr_tail
     last = f"; last stderr line: {tail[-1]}" if tail else ""
     return escape_control(f"{record.spec.key}: {record.failure.code}: {record.failure.message}{last}")

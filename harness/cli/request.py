@@ -10,11 +10,10 @@ from typing import Any
 
 from engine_bindings.errors import RunDirectoryError, UsageError
 from engine_bindings.fingerprint import read_weights_bytes
-from harness.budget import cut_plan
+from harness.budget import cut_plan, end_at_fault
 from harness.builds import BASELINE, join_builds
 from harness.cli.earlier_runs import Prepared, build_on_earlier_runs
 from harness.cli.grammar_support import fit_grammar
-from harness.cli.investigation import Until
 from harness.cli.scenario_files import LoadedScenario, load_scenarios
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
@@ -47,7 +46,6 @@ class Request:
     prepared: Prepared
     launcher: BuildsLauncher
     timeouts: Timeouts
-    until: Until
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
@@ -68,7 +66,6 @@ def read_request(arguments: argparse.Namespace) -> Request:
         prepared=prepared,
         launcher=launcher,
         timeouts=timeouts,
-        until=arguments.until,
     )
 
 
@@ -95,7 +92,8 @@ def _build_plan(
         for subject in subjects
     ]
     plan = plans[0] if len(plans) == 1 else join_builds([subject.build for subject in subjects], plans)
-    return plan if arguments.budget is None else cut_plan(plan, arguments.budget)
+    plan = plan if arguments.budget is None else cut_plan(plan, arguments.budget)
+    return end_at_fault(plan) if arguments.until == "fault" else plan
 
 
 def _check_contexts(subject: Subject, scenarios: Sequence[LoadedScenario], asked: int | None) -> None:

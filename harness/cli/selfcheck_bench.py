@@ -11,12 +11,12 @@ from pathlib import Path
 from engine_bindings.fingerprint import read_model_fingerprint
 from engine_bindings.reference_engine import ReferenceEngine
 from harness.builds import BASELINE, add_baseline
-from harness.cli.investigation import Investigation, Until
+from harness.cli.investigation import Investigation
 from harness.cli.results import analyze_run, compare_records
 from harness.comparison import Comparison, count_tokens
 from harness.drivers.launcher import EngineLauncher
 from harness.environment import BuildFacts, Environment, read_environment
-from harness.plan import DEFAULT_DEPTH, SMALL_MODEL_TIMEOUTS, CellSpec, Plan, build_plan
+from harness.plan import DEFAULT_DEPTH, SMALL_MODEL_TIMEOUTS, CellSpec, Plan, Until, build_plan
 from harness.rundir import create_run_directory
 from harness.runner import Runner
 from harness.scenario import Scenario
@@ -91,15 +91,16 @@ class GateBench:
 
     def run(self, name: str, plan: Plan, settings: Mapping[str, str], *, until: Until = "fault") -> GateRun:
         """Run a plan and judge it. Raises KeyboardInterrupt when it was told to stop."""
-        return self._run(name, plan, settings, (), until)
+        return self._run(name, replace(plan, until=until), settings, ())
 
     def run_against(self, name: str, run: GateRun, healthy: GateRun, settings: Mapping[str, str]) -> GateRun:
         """Hold a run against that of the healthy engine, as ``compare --baseline`` does.
 
         What both measured is not measured again; a difference is looked into on the engine of the run.
         """
-        plan, taken = add_baseline(run.plan, healthy.plan, healthy.records, BASELINE)
-        joined = self._run(name, plan, settings, (*taken, *run.records), "end")
+        whole = replace(run.plan, until="end")
+        plan, taken = add_baseline(whole, healthy.plan, healthy.records, BASELINE)
+        joined = self._run(name, plan, settings, (*taken, *run.records))
         given = joined.given
         told = replace(
             given,
@@ -116,7 +117,6 @@ class GateBench:
         plan: Plan,
         settings: Mapping[str, str],
         earlier: tuple[CellRecord, ...],
-        until: Until,
     ) -> GateRun:
         started = time.monotonic()
         directory = create_run_directory(self._directory / name, run_id=name)
@@ -133,7 +133,7 @@ class GateBench:
                 plan, launcher, directory, observer=observer, wall_clock=_wall_clock, earlier=earlier
             )
             investigation = Investigation(plan, runner, earlier)
-            investigation.run(until=until)
+            investigation.run()
         records = investigation.records
         comparison = compare_records(plan, records)
         given = describe_verdict(judge(plan, comparison), comparison)

@@ -152,7 +152,9 @@ def test_the_run_ends_at_the_first_fault_that_is_named(
     contents = read_run(tmp_path / "run")
     assert done.returncode == 1
     planned = [r.spec.arm.label for r in contents.records if r.spec.probe is None]
-    assert planned == ["chat/0", "chat/3"]
+    assert planned == ["serve/3", "serve/0"]
+    assert contents.records[1].stop is not None
+    assert [turn.conversation for turn in contents.records[1].turns] == ["first"]
     assert len(contents.records) > len(planned)
 
 

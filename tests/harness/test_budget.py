@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from engine_bindings.errors import UsageError
-from harness.budget import cut_plan, describe_price, select_affordable
+from harness.budget import cut_plan, describe_price, end_at_fault, select_affordable
 from harness.plan import CellSpec, Plan, ProbeMark
-from harness.probes import Probe
+from harness.probes import Probe, price_probes
 from harness.transcript import CellRecord, TurnRecord
 from tests.harness.run_builders import CHAT_OFF, judge_run, make_plan, make_scenario, run_healthy
 
@@ -87,3 +87,27 @@ def test_the_price_names_cells_probes_and_budget():
     assert describe_price(cut_plan(make_plan(), 900)) == (
         "768 decoded at most, 337 more at most to look into one difference; never more than 900 in all"
     )
+
+
+def test_the_price_counts_what_may_have_to_be_run_again():
+    once = make_plan(repetitions=1)
+    # Everything before the difference on both arms, where no arm was repeated.
+    assert price_probes(once) == 337 + 2 * 96
+    # A cell of 96 that ends behind four fifths for nothing, and three that end behind half.
+    assert describe_price(end_at_fault(once)).endswith(
+        "220 more at most for cells that end early and prove nothing"
+    )
+
+
+def test_a_run_that_ends_at_its_first_fault_begins_with_what_is_cheap_and_drafts():
+    plan = make_plan(make_scenario("dear", cap=48), make_scenario("cheap"), repetitions=2)
+    ordered = end_at_fault(plan)
+    assert ordered.until == "fault"
+    assert sorted(spec.key for spec in ordered.cells) == sorted(spec.key for spec in plan.cells)
+    arms = ("serve/3", "serve/0", "chat/3", "chat/0")
+    assert [spec.key for spec in ordered.cells] == [
+        f"{arm} {scenario} {repetition}"
+        for repetition in (0, 1)
+        for scenario in ("cheap", "dear")
+        for arm in arms
+    ]

@@ -8,7 +8,7 @@ from harness.comparison import Comparison
 from harness.pairing import pair_cells, select_latest
 from harness.plan import CellSpec, Plan, build_plan
 from harness.scenario import Conversation, Turn
-from harness.transcript import Failure, TurnRecord
+from harness.transcript import Failure, Stop, TurnRecord
 from tests.harness.run_builders import (
     CHAT_OFF,
     SERVE_OFF,
@@ -204,3 +204,38 @@ def test_what_a_cell_finds_in_a_cache_that_was_not_emptied_is_not_compared():
 
     assert not any(pairs[True])
     assert all(pairs[False])
+
+
+def stop_behind(turn: int) -> Stop:
+    return Stop(conversation="copy-1", turn=turn, reason="tokens is not as in chat/3", turns_left=3 - turn)
+
+
+def test_a_cell_that_was_ended_early_is_compared_as_far_as_it_went_and_never_passes():
+    plan = make_plan(repetitions=1)
+    records = run_healthy(plan)
+    stopped = replace(records[-1], turns=records[-1].turns[:1], stop=stop_behind(0))
+    records = (*records[:-1], stopped)
+    pairs = next(item for item in pair_cells(plan, records).contrasts if item.contrast.name == "path on")
+    assert [(p.a.conversation, p.a.turn) for p in pairs.pairs] == [("copy-1", 0)]
+    assert [(m.cell, m.reason, m.pairs) for m in pairs.missing] == [(stopped.spec, "ended early", 3)]
+    comparison, verdict = judge_run(plan, records)
+    assert (verdict.status, comparison.cells_measured) == ("inconclusive", 3)
+    note = "cell 'serve/3 quick 0' was ended early at copy-1 turn 1: tokens is not as in chat/3; "
+    assert note + "3 turns were not asked" in comparison.notes
+
+
+def test_a_cell_that_was_run_again_to_its_end_counts_and_must_equal_itself():
+    def differs(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, text=b"XXXX" + turn.text[4:])
+
+    plan = make_plan(repetitions=1)
+    records = run_healthy(plan)
+    whole = replace(records[-1], attempt=1)
+    for bend, status in ((lambda _, turn: turn, "pass"), (differs, "inconclusive")):
+        first = tuple(bend(whole.spec, turn) for turn in whole.turns[:1])
+        stopped = replace(whole, attempt=0, turns=first, stop=stop_behind(0))
+        comparison, verdict = judge_run(plan, (*records[:-1], stopped, whole))
+        assert (verdict.status, comparison.cells_measured) == (status, 4)
+        assert any("no fault was proven by it, so the cell was run again" in n for n in comparison.notes)
+    assert verdict.verdict_class == "nondeterministic"
+    assert "serve/3 does not equal itself in quick, copy-1, turn 1" in verdict.sentence

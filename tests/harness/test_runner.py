@@ -14,7 +14,7 @@ from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.plan import Arm, CellSpec, Plan, build_plan
 from harness.runner import MAX_LEFT_FILES, Runner
 from harness.scenario import Scenario, parse_scenario
-from harness.transcript import CellRecord, LeftFile, TurnRecord
+from harness.transcript import CellRecord, LeftFile, Stop, TurnRecord
 
 TEXT = """
 schema = 1
@@ -128,11 +128,11 @@ class Sink:
     def append_cell(self, record: CellRecord) -> None:
         self.records.append(record)
 
-    def open_stderr(self, spec: CellSpec) -> BinaryIO:
+    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:
         return io.BytesIO()
 
-    def stderr_name(self, spec: CellSpec) -> str:
-        return f"stderr/{spec.key}"
+    def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:
+        return f"stderr/{spec.key}" + (f" {attempt}" if attempt else "")
 
     def cell_started(self, spec: CellSpec) -> None:
         self.heard.append(f"start {spec.key}")
@@ -308,3 +308,52 @@ def test_a_conversation_runs_in_the_context_that_it_names_where_a_path_can_choos
 
     assert [request.slot for request in requests(launcher, "chat/3")] == [0, 0, 1]
     assert [request.slot for request in requests(launcher, "serve/3")] == [0, 0, 0]
+
+
+def end_behind_the_first(partial: CellRecord, fresh: Sequence[TurnRecord]) -> Stop | None:
+    if partial.spec.arm.label != "chat/3":
+        return None
+    assert fresh == partial.turns[-1:]
+    return Stop(conversation="a", turn=0, reason="it differs", turns_left=2)
+
+
+def test_a_cell_ends_where_the_check_says_and_is_run_again_when_the_caller_goes_on(plan: Plan) -> None:
+    sink, launcher = Sink(), FakeLauncher(answer)
+    runner = Runner(plan, launcher, sink, observer=sink, wall_clock=lambda: "now")
+    done = runner.run_plan(end_behind_the_first)
+
+    next(done)
+    stopped = next(done)
+    assert (stopped.spec.arm.label, stopped.attempt, len(stopped.turns)) == ("chat/3", 0, 1)
+    assert (stopped.failure, stopped.exit_code, stopped.is_complete) == (None, 0, False)
+    assert CellRecord.from_json(stopped.to_json()) == stopped
+    assert len(requests(launcher, "chat/3")) == 1
+    whole = next(done)
+    assert (whole.spec, whole.attempt, len(whole.turns), whole.stop) == (stopped.spec, 1, 3, None)
+    assert whole.engine_stderr_file != stopped.engine_stderr_file
+    assert [record.spec.arm.label for record in done] == ["serve/0", "serve/3"]
+
+
+def test_a_cell_is_not_ended_behind_its_last_turn(plan: Plan) -> None:
+    asked: list[int] = []
+
+    def note(partial: CellRecord, fresh: Sequence[TurnRecord]) -> None:
+        asked.append(len(partial.turns))
+
+    sink = Sink()
+    runner = Runner(plan, FakeLauncher(answer), sink, observer=sink, wall_clock=lambda: "now")
+    list(runner.run_plan(note))
+    assert asked == [1, 2] * 4
+
+
+def test_a_cell_that_was_ended_early_before_an_interruption_is_run_to_its_end(plan: Plan) -> None:
+    sink = Sink()
+    first = next(Runner(plan, FakeLauncher(answer), sink, observer=sink, wall_clock=lambda: "now").run_plan())
+    stopped = replace(
+        first, turns=first.turns[:1], stop=Stop(conversation="a", turn=0, reason="", turns_left=2)
+    )
+    runner = Runner(
+        plan, FakeLauncher(answer), sink, observer=sink, wall_clock=lambda: "now", earlier=[stopped]
+    )
+    record = next(runner.run_plan(lambda partial, fresh: stopped.stop))
+    assert (record.spec, record.attempt, record.is_complete) == (stopped.spec, 1, True)

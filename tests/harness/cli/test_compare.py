@@ -87,6 +87,45 @@ def test_changed_token_fails_the_contrasts_of_its_arm_at_its_place(
     assert "byte 9, token 2" in report["verdict"]["sentence"]
 
 
+def test_a_run_until_its_first_fault_ends_the_cell_that_shows_it(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--until", "fault", "--repetitions", "1")
+    assert main(compare_arguments("changes_a_token_with_drafts_in_chat_mode", *options)) == 1
+
+    captured = capsys.readouterr()
+    records = read_run(tmp_path / "run").records
+    cells = [(r.spec.arm.label, len(r.turns), r.is_complete) for r in records if r.spec.probe is None]
+    assert cells == [("serve/3", 2, True), ("serve/0", 2, True), ("chat/3", 1, False)]
+    assert all(r.spec.probe is not None for r in records[3:])
+    assert "; ended early: tokens is not as in serve/3" in captured.err
+    report = " ".join(captured.out.split())
+    assert "1 of 4 cells were not run: the run ended with the first proven fault" in report
+    assert "was ended early at talk turn 1: tokens is not as in serve/3; 1 turn was not asked" in report
+    assert main(["analyze", str(tmp_path / "run")]) == 1
+    assert capsys.readouterr().out == captured.out
+
+
+def test_a_difference_that_proves_nothing_lets_the_cell_run_again_to_its_end(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mark = ("--set", f"MARK_FILE={tmp_path / 'mark'}")
+    options = ("--until", "fault", "--repetitions", "1", *mark)
+    assert main(compare_arguments("changes_a_token_once_with_drafts_in_chat_mode", *options)) == 3
+
+    records = read_run(tmp_path / "run").records
+    cells = [(r.spec.arm.label, r.attempt, len(r.turns)) for r in records if r.spec.probe is None]
+    assert cells == [
+        ("serve/3", 0, 2),
+        ("serve/0", 0, 2),
+        ("chat/3", 0, 1),
+        ("chat/3", 1, 2),
+        ("chat/0", 0, 2),
+    ]
+    assert "chat/3 does not equal itself" in capsys.readouterr().out
+    assert (tmp_path / "run/stderr/chat-3.two-turns.0.attempt-1.txt").exists()
+
+
 def test_arms_that_never_draft_are_void(
     compare_arguments: Arguments, capsys: pytest.CaptureFixture[str]
 ) -> None:

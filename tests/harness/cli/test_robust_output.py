@@ -66,8 +66,8 @@ def test_an_engine_that_changed_during_the_run_gets_no_certificate(
     engine = Path(arguments[arguments.index("--engine") + 1].removeprefix("reference="))
     run_plan = Runner.run_plan
 
-    def run_and_change(runner: Runner) -> object:
-        yield from run_plan(runner)
+    def run_and_change(runner: Runner, *rest: object) -> object:
+        yield from run_plan(runner, *rest)
         engine.write_bytes(engine.read_bytes() + b"\n")
 
     monkeypatch.setattr(Runner, "run_plan", run_and_change)

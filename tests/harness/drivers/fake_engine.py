@@ -244,3 +244,12 @@ def changes_a_token_with_drafts_in_chat_mode() -> None:
 def never_drafts() -> None:
     os.environ["DRAFT"] = "0"
     healthy()
+
+
+def changes_a_token_once_with_drafts_in_chat_mode() -> None:
+    """Make the mistake in the first process only; a file says whether there was one."""
+    mark = Path(os.environ["MARK_FILE"])
+    if os.environ["DRAFT"] == "0" or is_serve() or mark.exists():
+        return healthy()
+    mark.touch()
+    return changes_a_token_with_drafts_in_chat_mode()
