@@ -76,7 +76,7 @@ def add_baseline(
         if record.spec in baseline.cells
         and record.spec.arm in arms
         and record.spec.scenario in same
-        and record.failure is None
+        and record.is_complete
     )
     if not taken:
         raise UsageError(

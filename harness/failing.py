@@ -3,138 +3,222 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from harness.comparison import name_prefix
-from harness.counters import find_count_faults
-from harness.identity import Difference, compare_turns
-from harness.metrics import derive_metrics
-from harness.pairing import TurnPair, pair_cells, select_latest
-from harness.plan import Arm, CellSpec, Contrast, Plan
-from harness.prefill import build_prefill_table
-from harness.transcript import INTERRUPTED_CODE, CellRecord
+from harness.cases import common_bytes
+from harness.comparison import Comparison
+from harness.contrasts import ContrastResult, FoundDifference
+from harness.findings import Finding, VerdictClass
+from harness.identity import Difference
+from harness.pairing import select_latest
+from harness.plan import Arm, CellSpec, Contrast, Plan, ProbeKind
+from harness.transcript import INTERRUPTED_CODE, CellRecord, TurnRecord
+from harness.verdict import find_degenerate_arms, list_faults
 
-# What the tool is for comes first, as in the verdict.
-_ORDER = {"path": 0, "within": 1, "slots": 2, "speculation": 3, "self": 4}
+# Behind the faults: what leaves a verdict open, then what it explains.
+_OPEN_ORDER = {"open": 0, "explained": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """A contrast that fails and the first place where it does.
+    """Something that fails, and the first place where it does.
 
     Attributes:
-        contrast: the arms; for a cell that could not be measured, its arm twice.
-        symptom: the first field that differs, ``failure:`` and the code of the failure, or the rule that a
-            count or a prefix breaks. A smaller case
-            fails in the same way when its contrast is of the same kind and its symptom is the same.
+        contrast: the arms; for what one cell shows alone, its arm twice.
+        symptom: the first field that differs, ``failure:`` and the code of the failure, or the rule that an
+            arm breaks alone.
+        verdict_class: what the verdict calls it.
         scenario, conversation, turn: where; ``turn`` from 0, the turn that was not reached for a failed cell.
         prompt: the exact bytes that were sent there, None when they are not known.
-        difference: what differs, None for a failed cell.
-        message: the failure in words, empty for a difference.
+        common: what both answers begin with; empty where one arm shows it alone.
+        difference: what differs, None where one arm shows it alone.
+        message: the fault in words, empty for a difference.
+        wanted: probes that could still give it another class.
     """
 
     contrast: Contrast
     symptom: str
+    verdict_class: VerdictClass
     scenario: str
     conversation: str
     turn: int
     prompt: bytes | None
+    common: bytes = b""
     difference: Difference | None
     message: str = ""
+    wanted: tuple[ProbeKind, ...] = ()
 
     @property
     def is_one_sided(self) -> bool:
         """True when one cell alone shows it: it could not be measured, or its counts are wrong."""
         return self.difference is None
 
+    def looks_like(self, other: "Failing") -> bool:
+        """Say whether the same kind of contrast shows the same thing, whatever it is called."""
+        return (self.contrast.kind, self.symptom) == (other.contrast.kind, other.symptom)
 
-def find_failing(plan: Plan, records: Sequence[CellRecord]) -> tuple[Failing, ...]:
-    """Return the failing contrasts of a run, the one that says most first, each at its first difference.
+    def is_like(self, other: "Failing") -> bool:
+        """Say whether it fails in the same way: it looks like the other one and has the same class."""
+        return self.looks_like(other) and self.verdict_class == other.verdict_class
 
-    Every arm with a failed cell comes before them as a failing contrast of its own: its turns were not
-    compared. What one arm alone shows to be wrong, counts and prefixes, comes last.
+
+def find_failing(plan: Plan, records: Sequence[CellRecord], comparison: Comparison) -> tuple[Failing, ...]:
+    """Return all that keeps a run from passing, and near-ties; what names the verdict first.
+
+    Every arm with a failed cell comes before the faults: its turns were not compared. Behind them come arms
+    that are void or do not equal themselves, and what was not proven.
     """
-    pairing = pair_cells(plan, records)
-    found = [
-        failing
-        for pairs in pairing.contrasts
-        if (failing := _first_difference(plan, pairs.contrast, pairs.pairs))
-    ]
-    found.sort(key=lambda failing: _ORDER[failing.contrast.kind])
-    return (*_find_crashes(plan, records), *found, *_find_faults(plan, records))
+    latest = select_latest(records)
+    faults = list_faults(comparison)
+    others = [f for f in comparison.findings if f.effect in _OPEN_ORDER and f.verdict_class != "void"]
+    others.sort(key=lambda finding: _OPEN_ORDER[finding.effect])
+    return (
+        *_find_crashes(plan, records),
+        *_read_findings(comparison, faults, latest),
+        *_find_void_arms(plan, comparison),
+        *_find_degenerate_arms(plan, comparison),
+        *_find_unsteady_arms(comparison, latest),
+        *_read_findings(comparison, others, latest),
+    )
 
 
-def observe_symptom(plan: Plan, records: Sequence[CellRecord], symptom: str) -> Failing | None:
-    """Return how a small plan fails with ``symptom``, or None when it does not."""
-    return next((item for item in find_failing(plan, records) if item.symptom == symptom), None)
+def build_pair_plan(plan: Plan, failing: Failing) -> Plan:
+    """Return the plan that runs only the arms of ``failing`` on the one scenario of ``plan``.
 
-
-def build_pair_plan(plan: Plan, contrast: Contrast, *, repeat: bool) -> Plan:
-    """Return the plan that runs only the arms of ``contrast`` on the one scenario of ``plan``.
-
-    ``repeat`` runs an arm twice that is to be held against itself.
+    An arm is run twice where it does not equal itself.
     """
+    contrast = failing.contrast
     arms = tuple(dict.fromkeys((contrast.a, contrast.b)))
-    repetitions = 2 if repeat and contrast.kind == "self" else 1
+    repetitions = 2 if contrast.kind == "self" and not failing.is_one_sided else 1
     (scenario,) = plan.scenarios
     cells = tuple(
         CellSpec(arm=arm, scenario=scenario.name, repetition=repetition)
         for repetition in range(repetitions)
         for arm in arms
     )
-    return replace(plan, repetitions=repetitions, arms=arms, contrasts=(contrast,), cells=cells)
+    selves = tuple(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms)
+    contrasts = selves if contrast.kind == "self" else (*selves, contrast)
+    return replace(
+        plan,
+        repetitions=repetitions,
+        arms=arms,
+        contrasts=contrasts,
+        cells=cells,
+        budget_tokens=None,
+        until="end",
+        left_out=(),
+    )
 
 
-def _first_difference(plan: Plan, contrast: Contrast, pairs: Iterable[TurnPair]) -> Failing | None:
-    for pair in pairs:
-        comparison = compare_turns(
-            pair.a,
-            pair.b,
-            prefix_uncertain=pair.prefix_uncertain,
-            prefix_moved=pair.prefix_moved,
-            answers_only=pair.answers_only,
-            same_request=pair.same_request,
-            counters=plan.compares_counters(contrast, pair.cell_a.scenario),
+_Latest = dict[CellSpec, CellRecord]
+
+
+def _read_findings(comparison: Comparison, findings: Iterable[Finding], latest: _Latest) -> Iterator[Failing]:
+    """Yield the first finding of each contrast, and of each rule that an arm breaks alone."""
+    results = {result.contrast.name: result for result in comparison.contrasts}
+    seen: set[tuple[object, ...]] = set()
+    for finding in findings:
+        result = results.get(finding.contrast)
+        key = (finding.contrast, finding.verdict_class) if result else (finding.arms, finding.rule)
+        if key not in seen:
+            seen.add(key)
+            failing = _read_difference(result, finding, latest) if result else _read_own_fault(finding)
+            if failing is not None:
+                yield failing
+
+
+def _read_difference(result: ContrastResult, finding: Finding, latest: _Latest) -> Failing:
+    place = (finding.scenario, finding.conversation, finding.turn)
+    found = next(f for f in result.found if (f.scenario, f.conversation, f.turn) == place)
+    failing = _build_difference(result.contrast, found, finding.verdict_class, latest)
+    return replace(failing, wanted=finding.wanted)
+
+
+def _build_difference(
+    contrast: Contrast, found: FoundDifference, verdict_class: VerdictClass, latest: _Latest
+) -> Failing:
+    a = _find_turn(latest, contrast.a, found, found.repetitions_a[0])
+    b = _find_turn(latest, contrast.b, found, found.repetitions_b[0])
+    return Failing(
+        contrast=contrast,
+        symptom=found.differences[0].field,
+        verdict_class=verdict_class,
+        scenario=found.scenario,
+        conversation=found.conversation,
+        turn=found.turn,
+        prompt=a.prompt if a.entry == "prompt" else None,
+        common=a.text[: common_bytes(a.text, b.text)] if a.text != b.text else b"",
+        difference=found.differences[0],
+    )
+
+
+def _find_turn(latest: _Latest, arm: Arm, found: FoundDifference, repetition: int) -> TurnRecord:
+    record = latest[CellSpec(arm=arm, scenario=found.scenario, repetition=repetition)]
+    return next(t for t in record.turns if (t.conversation, t.turn) == (found.conversation, found.turn))
+
+
+def _read_own_fault(finding: Finding) -> Failing | None:
+    """Return what one arm shows alone; None for what two arms show without a turn to point at."""
+    if len(finding.arms) != 1:
+        return None
+    (arm,) = finding.arms
+    return Failing(
+        contrast=Contrast(name=f"counts {arm.label}", kind="self", a=arm, b=arm),
+        symptom=finding.rule,
+        verdict_class=finding.verdict_class,
+        scenario=finding.scenario,
+        conversation=finding.conversation,
+        turn=finding.turn,
+        prompt=None,
+        difference=None,
+        message=finding.reason,
+    )
+
+
+def _find_void_arms(plan: Plan, comparison: Comparison) -> Iterator[Failing]:
+    seen: set[Arm] = set()
+    for row in comparison.engagements:
+        if row.state != "void" or row.arm in seen:
+            continue
+        seen.add(row.arm)
+        last = plan.scenario(row.scenario).conversations[-1]
+        yield Failing(
+            contrast=Contrast(name=f"void {row.arm.label}", kind="self", a=row.arm, b=row.arm),
+            symptom="void",
+            verdict_class="void",
+            scenario=row.scenario,
+            conversation=last.id,
+            turn=len(last.turns) - 1,
+            prompt=None,
+            difference=None,
+            message=row.evidence,
         )
-        if comparison.differences:
-            first = comparison.differences[0]
-            return Failing(
-                contrast=contrast,
-                symptom=first.field,
-                scenario=pair.cell_a.scenario,
-                conversation=pair.a.conversation,
-                turn=pair.a.turn,
-                prompt=pair.a.prompt if pair.a.entry == "prompt" else None,
-                difference=first,
-            )
-    return None
 
 
-def _find_faults(plan: Plan, records: Sequence[CellRecord]) -> Iterator[Failing]:
-    """Yield what an arm's own counts and prefixes prove, once for each arm and kind of fault."""
-    latest = {spec: r for spec, r in select_latest(records).items() if spec in plan.cells and not r.failure}
-    figures = {spec: derive_metrics(record) for spec, record in latest.items()}
-    wrong = [row for row in build_prefill_table(plan, latest, figures) if row.state == "wrong"]
-    seen: set[tuple[Arm, str]] = set()
-    for finding in (*find_count_faults(plan, latest), *map(name_prefix, wrong)):
-        (arm,) = finding.arms
-        if (arm, finding.rule) not in seen and finding.conversation:
-            seen.add((arm, finding.rule))
-            yield Failing(
-                contrast=Contrast(name=f"counts {arm.label}", kind="self", a=arm, b=arm),
-                symptom=finding.rule,
-                scenario=finding.scenario,
-                conversation=finding.conversation,
-                turn=finding.turn,
-                prompt=None,
-                difference=None,
-                message=finding.reason,
-            )
+def _find_degenerate_arms(plan: Plan, comparison: Comparison) -> Iterator[Failing]:
+    for answer in (own[0] for own in find_degenerate_arms(plan, comparison)):
+        yield Failing(
+            contrast=Contrast(name=f"degenerate {answer.arm.label}", kind="self", a=answer.arm, b=answer.arm),
+            symptom=f"degenerate: {answer.kind}",
+            verdict_class="void",
+            scenario=answer.scenario,
+            conversation=answer.conversation,
+            turn=answer.turn,
+            prompt=None,
+            difference=None,
+            message=answer.evidence,
+        )
+
+
+def _find_unsteady_arms(comparison: Comparison, latest: _Latest) -> Iterator[Failing]:
+    for result in comparison.contrasts:
+        if result.contrast.kind == "self" and result.found:
+            yield _build_difference(result.contrast, result.found[0], "nondeterministic", latest)
 
 
 def _find_crashes(plan: Plan, records: Sequence[CellRecord]) -> list[Failing]:
     crashes: dict[str, Failing] = {}
     for record in records:
         failure = record.failure
-        if failure is None or failure.code in (INTERRUPTED_CODE, "not-run") or record.ready_ns is None:
+        if failure is None or failure.code in (INTERRUPTED_CODE, "not-run", "engine-start"):
             continue
         arm = record.spec.arm
         scenario = plan.scenario(record.spec.scenario)
@@ -145,6 +229,7 @@ def _find_crashes(plan: Plan, records: Sequence[CellRecord]) -> list[Failing]:
             Failing(
                 contrast=Contrast(name=f"failed {arm.label}", kind="self", a=arm, b=arm),
                 symptom=f"failure:{failure.code}",
+                verdict_class="failed",
                 scenario=scenario.name,
                 conversation=conversation,
                 turn=turn,

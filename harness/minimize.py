@@ -15,6 +15,8 @@ from harness.scenario_text import render_scenario
 
 T = TypeVar("T")
 
+# Of an answer that is put into the prompt, the end that is left to answer doubles from here.
+FIRST_LEFT_BYTES = 8
 # A pass over everything may open a way for another one; in practice the second or third changes nothing.
 MAX_PASSES = 4
 
@@ -53,7 +55,8 @@ class Minimizer:
     def __init__(self, case: Case, failing: Failing) -> None:
         self.best: Case | None = None
         self.failing = failing
-        self._whole = replace(case, scenario=strip_expectations(case.scenario))
+        scenario = strip_expectations(case.scenario, keep_prefix=failing.verdict_class == "prefix-reuse")
+        self._whole = replace(case, scenario=scenario)
         self._offered: set[Case] = set()
 
     def search(self) -> Search:
@@ -65,6 +68,7 @@ class Minimizer:
             yield from self._drop_turns()
             yield from self._lower_caps()
             yield from self._join_history()
+            yield from self._fold_answer()
             yield from self._shorten_texts()
             yield from self._drop_settings()
             if self.best == before:
@@ -89,7 +93,7 @@ class Minimizer:
 
     def _try(self, name: str, case: Case | None) -> Trial:
         """Offer a case that is new and valid; keep it when it fails."""
-        if case is None or case in self._offered or not is_valid(case.scenario):
+        if case is None or case in self._offered or not self._is_sound(case):
             return False
         self._offered.add(case)
         failing = yield Step(name=name, case=case)
@@ -97,6 +101,13 @@ class Minimizer:
             return False
         self.best, self.failing = case, failing
         return True
+
+    def _is_sound(self, case: Case) -> bool:
+        """Say whether a case can be run and shows something: with no room for drafts no engine makes any."""
+        needs_drafts = self.failing.symptom == "void" and self.failing.contrast.a.depth
+        if needs_drafts and case.scenario.cap_tokens < case.depth + 2:
+            return False
+        return is_valid(case.scenario)
 
     @property
     def _case(self) -> Case:
@@ -139,6 +150,25 @@ class Minimizer:
                 yield from self._try("history in one prompt", _with_conversation(self._case, index, joined))
             return
 
+    def _fold_answer(self) -> Search:
+        """Put what both arms answer alike into the prompt, so that they need not give it again."""
+        for index, conversation in enumerate(self._case.scenario.conversations):
+            number = self.failing.turn
+            if conversation.id != self.failing.conversation or conversation.turns[number].kind != "prompt":
+                continue
+            text, common = conversation.turns[number].text, self.failing.common
+            # From all of it to none: the least that is left to answer comes first.
+            left = 0
+            while left < len(common):
+                folded = common[: len(common) - left].decode("utf-8", "ignore")
+                if folded and (
+                    yield from self._try("answer", _with_turn(self._case, index, number, text=text + folded))
+                ):
+                    yield from self._lower_cap(index, number)
+                    return
+                left = 2 * left or FIRST_LEFT_BYTES
+            return
+
     def _shorten_texts(self) -> Search:
         for index, conversation in enumerate(self._case.scenario.conversations):
             for number in range(len(conversation.turns)):
@@ -160,7 +190,8 @@ class Minimizer:
 
     def _lower_cap(self, index: int, number: int) -> Search:
         """Halve the way to the lowest cap that fails, or to some low one where more tokens may fail less."""
-        low, high = 1, self._case.scenario.conversations[index].turns[number].max_tokens
+        turn = self._case.scenario.conversations[index].turns[number]
+        low, high = (turn.cancel_after_tokens or 0) + 1, turn.max_tokens
         shown = self._tokens_to_show(index, number)
         if shown < high:
             enough = _with_turn(self._case, index, number, max_tokens=shown)
@@ -215,17 +246,21 @@ class Minimizer:
             size //= 2
 
 
-def strip_expectations(scenario: Scenario) -> Scenario:
-    """Return the scenario without what is only known of its answers, which no engine sees."""
+def strip_expectations(scenario: Scenario, *, keep_prefix: bool = False) -> Scenario:
+    """Return the scenario without what is only known of its answers, which no engine sees.
+
+    ``keep_prefix`` keeps what is declared of prefixes; it holds only for prompts of the declared length.
+    """
+
+    def strip(turn: Turn) -> Turn:
+        turn = replace(turn, expect=())
+        return turn if keep_prefix else replace(turn, expect_prompt_tokens=None, expect_cached_tokens=None)
+
     conversations = tuple(
-        replace(conversation, turns=tuple(map(_strip_turn, conversation.turns)))
+        replace(conversation, turns=tuple(map(strip, conversation.turns)))
         for conversation in scenario.conversations
     )
     return replace(scenario, conversations=conversations)
-
-
-def _strip_turn(turn: Turn) -> Turn:
-    return replace(turn, expect=(), expect_prompt_tokens=None, expect_cached_tokens=None)
 
 
 def is_valid(scenario: Scenario) -> bool:

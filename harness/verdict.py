@@ -1,12 +1,13 @@
 """The verdict: one status, one sentence, and the reasons, from the evidence alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from engine_bindings.binding import UNKNOWN_DEPTH, EnginePath
 from harness.comparison import CellFailure, Comparison
 from harness.contrasts import ContrastResult, FoundDifference
+from harness.degenerate import DegenerateAnswer
 from harness.findings import Finding, VerdictClass
 from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
@@ -285,15 +286,21 @@ def _list_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[VerdictCl
 
 def _find_degenerate(plan: Plan, comparison: Comparison) -> list[tuple[Arm, str, str]]:
     found = []
+    for own in find_degenerate_arms(plan, comparison):
+        arm, scenario = own[0].arm, plan.scenario(own[0].scenario)
+        marked = len({(d.conversation, d.turn) for d in own})
+        share = f"{marked} of {scenario.turn_count} answers are degenerate"
+        found.append((arm, scenario.name, f"{share}; the first is a {own[0].kind}: {own[0].evidence}"))
+    return found
+
+
+def find_degenerate_arms(plan: Plan, comparison: Comparison) -> Iterator[list[DegenerateAnswer]]:
+    """Yield the marked answers of each arm and scenario where they are too many for anything to be shown."""
     for scenario in plan.scenarios:
         for arm in plan.arms:
             own = [d for d in comparison.degenerate if (d.arm, d.scenario) == (arm, scenario.name)]
-            marked = len({(d.conversation, d.turn) for d in own})
-            if marked > MAX_DEGENERATE_SHARE * scenario.turn_count:
-                share = f"{marked} of {scenario.turn_count} answers are degenerate"
-                first = f"the first is a {own[0].kind}: {own[0].evidence}"
-                found.append((arm, scenario.name, f"{share}; {first}"))
-    return found
+            if len({(d.conversation, d.turn) for d in own}) > MAX_DEGENERATE_SHARE * scenario.turn_count:
+                yield own
 
 
 def _pass(plan: Plan, comparison: Comparison) -> Verdict:

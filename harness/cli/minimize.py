@@ -9,8 +9,10 @@ from pathlib import Path
 from engine_bindings.errors import UsageError
 from harness.cli.output import write_result
 from harness.cli.pair_bench import PairBench
+from harness.cli.results import compare_records
 from harness.failing import Failing, find_failing
 from harness.minimize import Case, Minimizer, Step
+from harness.plan import Plan
 from harness.rundir import read_run
 from harness.scenario import Scenario
 from harness.scenario_text import name_grammar_file, render_scenario
@@ -22,8 +24,9 @@ DEFAULT_MAX_RUNS = 300
 DESCRIPTION = """\
 Runs the two arms of a failing contrast again on ever smaller scenarios: fewer conversations and turns,
 lower caps, shorter texts, fewer settings, a smaller depth. Keeps the smallest that still fails in the same
-way (same kind of contrast and same first differing field, or the same failure of a cell) and writes it as a
-scenario file.
+way and writes it as a scenario file: the same kind of contrast, the same first differing field and the same
+class of verdict; or the same failure, or the same rule that an arm breaks alone. Tokens are counted for each
+arm, as the sum of the caps of its turns.
 """
 
 EPILOG = """\
@@ -75,7 +78,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     contents = read_run(arguments.run_directory)
-    failing = _choose(find_failing(contents.plan, contents.records), arguments.pair)
+    comparison = compare_records(contents.plan, contents.records)
+    failing = _choose(
+        contents.plan, find_failing(contents.plan, contents.records, comparison), arguments.pair
+    )
     bench = PairBench(contents, failing)
     for line in bench.warnings():
         sys.stderr.write(f"coli-ab: {line}\n")
@@ -92,11 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_INTERRUPTED if interrupted else 0
 
 
-def _choose(failing: tuple[Failing, ...], pair: str | None) -> Failing:
+def _choose(plan: Plan, failing: tuple[Failing, ...], pair: str | None) -> Failing:
     if not failing:
         raise UsageError("no contrast of this run fails", hint="there is nothing to minimize")
     if pair is None:
-        return failing[0]
+        live = (item for item in failing if not plan.is_recorded(item.contrast.a))
+        return next(live, failing[0])
     for item in failing:
         contrast = item.contrast
         if pair in (contrast.name, f"{contrast.a.label}={contrast.b.label}"):
@@ -146,12 +153,19 @@ def _send(search: Generator[Step, Failing | None, None], result: Failing | None)
 
 def _keep(minimizer: Minimizer, bench: PairBench, step: Step, out: Path) -> None:
     scenario = _name_scenario(step.case, minimizer.failing)
-    out.write_text(render_scenario(scenario), encoding="utf-8")
     if scenario.grammar is not None:
         # To the byte: a newline that is changed on the way would be another grammar.
-        out.with_name(name_grammar_file(scenario)).write_bytes(scenario.grammar.text.encode("utf-8"))
+        _write_whole(out.with_name(name_grammar_file(scenario)), scenario.grammar.text)
+    _write_whole(out, render_scenario(scenario))
     sys.stderr.write(f"[{bench.runs} runs, {bench.tokens} tokens] {step.name}: {_measure(step.case)}\n")
     sys.stderr.flush()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file completely or not at all: whoever ends the search at once keeps the case before."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(text.encode("utf-8"))
+    part.replace(path)
 
 
 def _name_scenario(case: Case, failing: Failing) -> Scenario:
@@ -167,7 +181,7 @@ def _name_scenario(case: Case, failing: Failing) -> Scenario:
 def _measure(case: Case) -> str:
     turns, tokens = case.scenario.turn_count, case.scenario.worst_case_tokens
     counts = f"{turns} {_plural('turn', turns)}, at most {tokens} {_plural('token', tokens)}"
-    return f"{counts}, {case.prompt_bytes} bytes of text, depth {case.depth}"
+    return f"{counts} for each arm, {case.prompt_bytes} bytes of text, depth {case.depth}"
 
 
 def _plural(noun: str, number: int) -> str:

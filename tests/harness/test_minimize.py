@@ -41,6 +41,7 @@ def failing_at(conversation: str, number: int, token_index: int | None = None) -
     return Failing(
         contrast=CONTRAST,
         symptom="tokens",
+        verdict_class="state",
         scenario="quick",
         conversation=conversation,
         turn=number,
@@ -172,3 +173,42 @@ def test_kept_turns_keep_their_links(
     assert tuple(t.after for t in smaller.turns) == after
     assert tuple(t.same_as for t in smaller.turns) == same_as
     assert all(list_chain(smaller.turns, i)[-1] == i for i in range(len(kept)))
+
+
+def test_what_both_arms_answer_alike_goes_into_the_prompt():
+    common = b"one two three four five six seven eight"
+
+    def fails(case: Case) -> Failing | None:
+        (turn,) = case.scenario.conversations[0].turns
+        said = turn.text.count(" ")
+        if turn.max_tokens < 8 - said:
+            return None
+        return replace(failing_at("c0", 0), common=common[: 5 * turn.max_tokens])
+
+    only = scenario_of((turn("p", kind="prompt"),))
+    only = replace(only, conversations=(replace(only.conversations[0], system=None),))
+    first = replace(failing_at("c0", 0), common=common)
+    best, _ = minimize(Case(scenario=only, depth=1), first, fails)
+    assert best is not None
+    ((last,),) = (c.turns for c in best.scenario.conversations)
+    assert (last.max_tokens, "seven" in last.text) == (1, True)
+
+
+def test_a_cap_stays_above_the_cancel_and_a_void_case_has_room_for_drafts():
+    void = replace(failing_at("c0", 0), symptom="void", difference=None)
+    only = scenario_of((turn("a b c", cancel_after_tokens=4),))
+    best, _ = minimize(Case(scenario=only, depth=3), failing_at("c0", 0), lambda case: failing_at("c0", 0))
+    assert best is not None
+    assert best.scenario.cap_tokens == 1
+    best, _ = minimize(Case(scenario=only, depth=3), void, lambda case: void)
+    assert best is not None
+    assert (best.depth, best.scenario.cap_tokens) == (1, 3)
+
+
+def test_what_is_declared_of_a_prefix_stays_where_the_prefix_is_what_fails():
+    declared = replace(TALKS.conversations[0].turns[0], expect_prompt_tokens=9, expect_cached_tokens=4)
+    only = scenario_of((declared,))
+    first = replace(failing_at("c0", 0), verdict_class="prefix-reuse")
+    best, _ = minimize(Case(scenario=only, depth=3), first, lambda case: first)
+    assert best is not None
+    assert best.scenario.conversations[0].turns[0].expect_cached_tokens == 4

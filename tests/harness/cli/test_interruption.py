@@ -11,6 +11,8 @@ from typing import IO
 
 import pytest
 
+from harness.cli import main
+from harness.cli.scenario_files import load_scenario
 from harness.rundir import read_run
 
 REPOSITORY = Path(__file__).parents[3]
@@ -74,3 +76,41 @@ def test_killed_harness_leaves_readable_records_and_no_engine(hung_run: HungRun)
     contents = read_run(hung_run.out)
     assert [record.failure for record in contents.records] == [None, None]
     assert contents.notes == ("6 of 8 cells were not run",)
+
+
+@pytest.fixture
+def hung_search(tmp_path: Path, compare_arguments: Callable[..., list[str]]) -> Iterator[HungRun]:
+    """Return a search that has found a case, and whose engines hang in the next one."""
+    assert main(compare_arguments("changes_a_token_and_hangs_at_a_cap_of_three", "--repetitions", "1")) == 1
+    path = tmp_path / "hang.pipe"
+    os.mkfifo(path)
+    harness = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "minimize", str(tmp_path / "run")],
+        env={**os.environ, "HANG_PIPE": str(path), "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with path.open() as pipe:
+        yield HungRun(harness, int(pipe.readline()), pipe, tmp_path / "run")
+    harness.kill()
+    harness.wait()
+    assert harness.stdout is not None
+    harness.stdout.close()
+
+
+def test_ctrl_c_ends_a_search_with_the_best_case_so_far(hung_search: HungRun) -> None:
+    hung_search.harness.send_signal(signal.SIGINT)
+    out, _ = hung_search.harness.communicate(timeout=LIMIT_S)
+
+    assert hung_search.harness.returncode == 130
+    hung_search.pipe.read()
+    assert b"1 turn, at most 8 tokens for each arm" in out
+    assert load_scenario(hung_search.out / "minimal-path-on.toml").scenario.worst_case_tokens == 8
+
+
+def test_a_killed_search_leaves_the_best_case_so_far_and_no_engine(hung_search: HungRun) -> None:
+    hung_search.harness.kill()
+
+    hung_search.pipe.read()
+    assert load_scenario(hung_search.out / "minimal-path-on.toml").scenario.worst_case_tokens == 8
+    assert not list(hung_search.out.glob("*.part"))

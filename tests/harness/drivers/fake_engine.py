@@ -16,6 +16,7 @@ SERVE_READY = BANNER + READY + b"HWINFO 2 24.7 23.8 0 0.0 cpu|\nTIERS 0 0 8 0.00
 CHAT_END = b"\x01\x01END\x01\x01\n"
 
 history = b""
+last_header = b""
 
 
 def write_fake(path: Path, behaviour: str) -> Path:
@@ -45,7 +46,9 @@ def is_serve() -> bool:
 
 def read_request() -> tuple[bytes, bytes] | None:
     """Return the id and the prompt of the next request, or None at the end of input."""
+    global last_header  # noqa: PLW0603 - what this process was asked last
     while header := sys.stdin.buffer.readline():
+        last_header = header
         if header.startswith(b"OPTIONS"):
             say(b"ERROR 0 BAD_REQUEST\n")  # it has no extension
             continue
@@ -253,3 +256,17 @@ def changes_a_token_once_with_drafts_in_chat_mode() -> None:
         return healthy()
     mark.touch()
     return changes_a_token_with_drafts_in_chat_mode()
+
+
+def changes_a_token_and_hangs_at_a_cap_of_three() -> None:
+    """Make a mistake in the third token; hang at a cap of 3 where there is a pipe to say so."""
+    changed = os.environ["DRAFT"] != "0" and not is_serve()
+    tokens = [b"one ", b"two ", b"tree ", b"four"] if changed else TOKENS
+    say(SERVE_READY if is_serve() else CHAT_READY)
+    while request := read_request():
+        if "HANG_PIPE" in os.environ and b"3" in last_header.split():
+            with open(os.environ["HANG_PIPE"], "w") as pipe:
+                pipe.write(f"{os.getpid()}\n")
+                pipe.flush()
+                time.sleep(3600)
+        answer(request, tokens, forwards=forwards_of(tokens))
