@@ -106,6 +106,19 @@ def test_a_run_until_its_first_fault_ends_the_cell_that_shows_it(
     assert capsys.readouterr().out == captured.out
 
 
+def test_probes_of_an_early_end_leave_the_budget_room_for_the_cells_to_come(
+    compare_arguments: Arguments, tmp_path: Path
+) -> None:
+    options = ("--until", "fault", "--repetitions", "1", "--budget", "64")
+    main(compare_arguments("changes_a_token_with_drafts_in_chat_mode", *options))
+
+    # 20 tokens are decoded when chat/3 ends early, and two cells may take 16 each: one probe of 8 is paid for.
+    records = read_run(tmp_path / "run").records
+    kinds = [r.spec.probe.kind if r.spec.probe else r.spec.arm.label for r in records]
+    assert kinds[:5] == ["serve/3", "serve/0", "chat/3", "cold", "chat/3"]
+    assert (records[4].attempt, records[4].is_complete) == (1, True)
+
+
 def test_a_difference_that_proves_nothing_lets_the_cell_run_again_to_its_end(
     compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,3 +104,48 @@ def test_a_failure_that_does_not_show_again_is_said_and_nothing_written(
     assert "did not show again" in captured.out
     assert "the engine is not the one of the run any more" in captured.err
     assert not list(failed_run.glob("minimal-*"))
+
+
+def test_a_smaller_case_that_fails_in_another_class_is_not_taken(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = "changes_a_token_or_ends_early_with_drafts_in_chat_mode"
+    assert main(compare_arguments(engine, "--repetitions", "1")) == 1
+    assert capsys.readouterr().out.startswith("FAIL: state")
+
+    assert main(["minimize", str(tmp_path / "run")]) == 0
+    scenario = load_scenario(tmp_path / "run/minimal-path-on.toml").scenario
+    assert (scenario.turn_count, scenario.worst_case_tokens) == (1, 8)
+
+
+def test_a_fault_that_another_build_shows_is_shrunk_on_both(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = (compare_arguments(engine)[2] for engine in ("healthy", FAULTY))
+    arguments = compare_arguments("healthy", "--repetitions", "1", "--set", "bad:EXTRA=x")
+    arguments[1:3] = ["--engine", f"good={good}", "--engine", f"bad={bad}"]
+    assert main(arguments) == 1
+    capsys.readouterr()
+
+    assert main(["minimize", str(tmp_path / "run"), "--pair", "build bad:chat/3"]) == 0
+    command = capsys.readouterr().out.split("to see it:")[1].split()
+    assert f"good={good}" in command
+    assert f"bad={bad}" in command
+    # The setting makes no difference, so it is gone.
+    assert not any("EXTRA" in word for word in command)
+    assert main([*command[1:], "--out", str(tmp_path / "again")]) == 1
+
+
+def test_a_recorded_baseline_cannot_be_asked_again(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(compare_arguments("healthy", "--repetitions", "1"))
+    (tmp_path / "run").rename(tmp_path / "before")
+    arguments = compare_arguments(FAULTY, "--repetitions", "1", "--baseline", str(tmp_path / "before"))
+    assert main(arguments) == 1
+    capsys.readouterr()
+
+    assert main(["minimize", str(tmp_path / "run"), "--pair", "build chat/3"]) == 2
+    assert "the baseline is a recorded run" in capsys.readouterr().err
+    assert main(["minimize", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run/minimal-path-on.toml").exists()

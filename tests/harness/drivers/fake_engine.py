@@ -270,3 +270,13 @@ def changes_a_token_and_hangs_at_a_cap_of_three() -> None:
                 pipe.flush()
                 time.sleep(3600)
         answer(request, tokens, forwards=forwards_of(tokens))
+
+
+def changes_a_token_or_ends_early_with_drafts_in_chat_mode() -> None:
+    """Make one mistake at a cap of 8 and another one at any other."""
+    say(SERVE_READY if is_serve() else CHAT_READY)
+    while request := read_request():
+        tokens = TOKENS
+        if os.environ["DRAFT"] != "0" and not is_serve():
+            tokens = [b"one ", b"two ", b"tree ", b"four"] if b"8" in last_header.split() else TOKENS[:-1]
+        answer(request, tokens, forwards=forwards_of(tokens))
