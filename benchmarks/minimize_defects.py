@@ -28,6 +28,9 @@ MAX_TURNS, MAX_TOKENS = 3, 40
 # A loop without an end is waited for in vain; the packaged model answers within a tenth of a second.
 LIMITS = ("--progress-timeout", "5", "--first-output-timeout", "15")
 CHEAPEST = ("--repetitions", "1", "--until", "fault")
+# Nothing but a second run of an arm shows whether its seed decides a sampled answer.
+SAMPLED = "sampled"
+SAMPLED_REPETITIONS = "2"
 
 # Where a defect shows; hiding-places where nothing is said.
 SCENARIOS = {
@@ -35,9 +38,10 @@ SCENARIOS = {
     "row-permutation": "two-slots",
     "no-clamp-at-window": "context-end",
     "silent-truncation": "context-end",
-    "wrong-q": "sampled",
-    "seed-ignored": "sampled",
-    "shared-rng": "sampled",
+    "poisoned-prefix": "caps-and-stops",
+    "wrong-q": SAMPLED,
+    "seed-ignored": SAMPLED,
+    "shared-rng": SAMPLED,
     "grammar-starts-late": "grammar",
     "matcher-advanced-by-rejected": "grammar",
     "grammar-ignored-on-path": "grammar",
@@ -112,7 +116,7 @@ def measure(name: str, directory: Path) -> Row:
     if name in AGAINST_A_BUILD:
         subject = ("--engine", "good=reference", "--engine", "bad=reference", "--set", f"bad:{setting}")
     compare = ("compare", *subject, "--scenario", scenario, *CHEAPEST, *LIMITS, "--out", str(run))
-    call(compare)
+    call((*compare, "--repetitions", SAMPLED_REPETITIONS) if scenario == SAMPLED else compare)
     seen = read_class(run)
     started = time.monotonic()
     done = call(("minimize", str(run)))

@@ -79,9 +79,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     contents = read_run(arguments.run_directory)
     comparison = compare_records(contents.plan, contents.records)
-    failing = _choose(
-        contents.plan, find_failing(contents.plan, contents.records, comparison), arguments.pair
-    )
+    found = find_failing(contents.plan, contents.records, comparison)
+    if not found and any(row.test.differs for row in comparison.distributions):
+        raise UsageError(
+            "only the distribution of sampled answers differs in this run",
+            hint="it shows in many draws and in no single answer, so there is no smaller case",
+        )
+    failing = _choose(contents.plan, found, arguments.pair)
     bench = PairBench(contents, failing)
     for line in bench.warnings():
         sys.stderr.write(f"coli-ab: {line}\n")

@@ -112,7 +112,7 @@ def test_probes_of_an_early_end_leave_the_budget_room_for_the_cells_to_come(
     options = ("--until", "fault", "--repetitions", "1", "--budget", "64")
     main(compare_arguments("changes_a_token_with_drafts_in_chat_mode", *options))
 
-    # 20 tokens are decoded when chat/3 ends early, and two cells may take 16 each: one probe of 8 is paid for.
+    # 20 tokens are decoded when chat/3 ends early, and two cells may take 16 each: a probe of 8 is paid for.
     records = read_run(tmp_path / "run").records
     kinds = [r.spec.probe.kind if r.spec.probe else r.spec.arm.label for r in records]
     assert kinds[:5] == ["serve/3", "serve/0", "chat/3", "cold", "chat/3"]

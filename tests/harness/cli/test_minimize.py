@@ -1,15 +1,19 @@
 """``coli-ab minimize`` in this process, on engines written for the purpose."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from harness.cli import main
 from harness.cli.pair_bench import PairBench
+from harness.cli.results import compare_records
 from harness.cli.scenario_files import load_scenario
 from harness.failing import Failing
 from harness.minimize import Case
+from harness.two_sample import TwoSample
 
 Arguments = Callable[..., list[str]]
 FAULTY = "changes_a_token_with_drafts_in_chat_mode"
@@ -91,6 +95,24 @@ def test_a_run_in_which_nothing_fails_is_refused(
     main(compare_arguments("healthy"))
     assert main(["minimize", str(tmp_path / "run")]) == 2
     assert "no contrast of this run fails" in capsys.readouterr().err
+
+
+def test_a_distribution_that_differs_has_no_smaller_case(
+    compare_arguments: Arguments,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main(compare_arguments("healthy", "--repetitions", "1"))
+    test = TwoSample(pairs=120, outcomes=9, statistic=60.0, p_value=0.0001, differs=True)
+    row = SimpleNamespace(test=test)
+    honest = compare_records
+    monkeypatch.setattr(
+        "harness.cli.minimize.compare_records",
+        lambda plan, records: replace(honest(plan, records), distributions=(row,)),
+    )
+    assert main(["minimize", str(tmp_path / "run")]) == 2
+    assert "it shows in many draws and in no single answer" in capsys.readouterr().err
 
 
 def test_a_failure_that_does_not_show_again_is_said_and_nothing_written(
