@@ -60,6 +60,14 @@ class Case:
         return next((turn.prompt for turn in (self.a, self.b) if turn.entry != "line"), None)
 
     @property
+    def prefix_moved(self) -> bool:
+        """Whether the paths took other prefixes from the cache, and that is no difference: other contexts."""
+        counts = (self.a.cached_tokens, self.b.cached_tokens)
+        compared = {difference.field for difference in self.found.differences}
+        moved = None not in counts and counts[0] != counts[1]
+        return self.contrast.kind == "path" and moved and not compared & {"cached_tokens", "prefill_tokens"}
+
+    @property
     def place(self) -> tuple[str, str, int]:
         """Scenario, conversation and turn."""
         return self.found.scenario, self.found.conversation, self.found.turn

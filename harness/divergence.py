@@ -123,13 +123,18 @@ def _is_flipped_tie(e: Evidence) -> Decision | None:
     There is no depth to sweep. In its place stands that both sides have the same two candidates there, and
     margins before that agree as a sound state's do.
     """
-    if e.kind not in RELATED or not e.field("tokens") or not _is_tie(e):
+    if not _may_round_otherwise(e) or not e.field("tokens") or not _is_tie(e):
         return None
     if not e.swapped or not _agrees_before(e):
         return None
     return _explain(
         e, "both sides have the same two" + (", and agree on the tokens before" if e.noise else "")
     )
+
+
+def _may_round_otherwise(e: Evidence) -> bool:
+    """Say whether the two sides were computed in another chunking, or beside other rows, by design."""
+    return e.kind in RELATED or e.prefix_moved
 
 
 def _explain(e: Evidence, shown: str) -> Decision:
@@ -185,11 +190,12 @@ def _needs_the_cache(e: Evidence) -> Decision | None:
 
 
 def _needs_what_ran_before(e: Evidence) -> Decision | None:
-    if not _gone_when_cold(e) or "replay" in e.missing:
+    if not _gone_when_cold(e) or "replay" in e.missing or (e.prefix_moved and "again" in e.missing):
         return None
-    return _decision(
-        "state", "fail", f"{_name_changed(e)} answers otherwise as the first request of a process"
-    )
+    # Without drafts nothing is left in a context but what prompts and answers put there.
+    by_prefix = e.prefix_moved and not e.a.depth
+    reason = f"{_name_changed(e)} answers otherwise as the first request of a process"
+    return _decision("prefix-reuse" if by_prefix else "state", "fail", reason)
 
 
 def _gone_when_cold(e: Evidence) -> bool:
@@ -260,7 +266,7 @@ def _rounds_otherwise(e: Evidence) -> Decision | None:
 
 def _flips_no_tie(e: Evidence) -> Decision | None:
     """Report the same within a cell or beside another request."""
-    if e.kind not in RELATED or not e.field("tokens") or e.gap is None:
+    if not _may_round_otherwise(e) or not e.field("tokens") or e.gap is None or e.gap > NUMERICS_GAP:
         return None
     if not _is_tie(e):
         return _leave_open(e, f"the candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}")

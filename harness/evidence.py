@@ -27,7 +27,8 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
     cold = None if case.typed else cold
     unrepeated = _name(unrepeated_arms(case.contrast, case.found, selves))
     shown_by = reproducing_kind(cold, replay)
-    if case.contrast.kind in ("within", "slots") and again is not None and again.outcome == "same":
+    related = case.contrast.kind in ("within", "slots") or case.prefix_moved
+    if related and again is not None and again.outcome == "same":
         shown_by = shown_by or "again"
     margins = _read_margins(case, shown_by, latest) if shown_by else _Margins()
     return Evidence(
@@ -43,6 +44,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         unsteady=_name(unsteady_arms(case.contrast, selves)),
         unrepeated=unrepeated,
         prompts_equal=_compare_prompts(case),
+        prefix_moved=case.prefix_moved,
         stream=_check_stream(case),
         shorter=_find_shorter(case.a.text, case.b.text),
         cold=cold,
@@ -329,7 +331,7 @@ def _list_missing_repeats(
     if gone and (case.typed or case.found.turn > 0):
         alone.append("replay")
     tried_alone = all(_was_tried(case, kind, latest) for kind in alone)
-    hidden = seen_once and tried_alone and not reproducing_kind(cold, replay)
+    hidden = (seen_once or case.prefix_moved) and tried_alone and not reproducing_kind(cold, replay)
     if hidden and not _was_tried(case, "again", latest):
         yield "again"
 

@@ -92,6 +92,7 @@ class Evidence:
         unsteady: labels of arms that do not equal themselves.
         unrepeated: labels of arms of which this turn was seen once only.
         prompts_equal: both arms were sent the same bytes; None where one of them typed a line.
+        prefix_moved: the paths took other prefixes from the cache, as they answered in other contexts.
         stream: how an answer was sent in another number of tokens than the engine counted; empty if not.
         shorter: the side whose text is the beginning of the other's, when that is all that differs in it.
         end_a, end_b: the ends of the turns.
@@ -124,6 +125,7 @@ class Evidence:
     unsteady: tuple[str, ...] = ()
     unrepeated: tuple[str, ...] = ()
     prompts_equal: bool | None = True
+    prefix_moved: bool = False
     stream: str = ""
     shorter: Side | None = None
     cold: Rerun | None = None

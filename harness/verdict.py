@@ -229,8 +229,7 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
             finding.verdict_class,
             f"{finding.verdict_class}: {finding.contrast} differs in {finding.place}: {finding.reason}",
         )
-        for finding in comparison.findings
-        if finding.effect == "open"
+        for finding in _list_open(comparison)
     ]
     missing = comparison.cells_planned - comparison.cells_measured
     if missing:
@@ -260,6 +259,12 @@ def _list_untested(comparison: Comparison) -> list[str]:
         if result.contrast.name not in tested
     ]
     return [*few, *untested]
+
+
+def _list_open(comparison: Comparison) -> list[Finding]:
+    """Return what is open; an arm that does not repeat itself comes first, since it may be all there is."""
+    found = [finding for finding in comparison.findings if finding.effect == "open"]
+    return sorted(found, key=lambda finding: finding.verdict_class != "nondeterministic")
 
 
 def is_void_for_good(plan: Plan, comparison: Comparison) -> bool:

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.cli.selfcheck_bench import DEFECT_SETTING, GateBench, GateRun
+from harness.cli.selfcheck_bench import DEFECT_SETTING, KERNELS_SETTING, GateBench, GateRun
 from harness.cli.selfcheck_jobs import Job, JobResults
 from harness.plan import Plan
 from harness.scenario import Scenario
@@ -59,6 +59,7 @@ class Selfcheck:
         self._settings = settings
         self._seed = seed
         self._keep = keep
+        self._rounds = KERNELS_SETTING in settings
         self._plain: Future[GateRun] | None = None
 
     def list_jobs(self, defects: Sequence[DeclaredDefect], healthy: int, *, plain: bool) -> list[Job[Result]]:
@@ -129,7 +130,7 @@ class Selfcheck:
                 raise
             return HealthyRun(name=PLAIN, what=what, given=None, error=_name_error(error))
         self._plain.set_result(run)
-        healthy = HealthyRun(name=PLAIN, what=what, given=run.given)
+        healthy = HealthyRun(name=PLAIN, what=what, given=run.given, rounds=self._rounds)
         self._put_away(PLAIN, good=not healthy.alarmed)
         return healthy
 
@@ -166,7 +167,7 @@ class Selfcheck:
             run = self._bench.run(name, plan, self._settings, until="end")
         except Exception as error:
             return HealthyRun(name=name, what=draw.what, given=None, error=_name_error(error))
-        healthy = HealthyRun(name=name, what=draw.what, given=run.given)
+        healthy = HealthyRun(name=name, what=draw.what, given=run.given, rounds=self._rounds)
         self._put_away(name, good=not healthy.alarmed)
         return healthy
 

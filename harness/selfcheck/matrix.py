@@ -81,17 +81,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthyRun:
-    """One run of the healthy engine against itself. ``error`` is as in :class:`Row`."""
+    """One run of the healthy engine against itself. ``error`` is as in :class:`Row`.
+
+    ``rounds`` says that its kernels round by the shape of a forward, so that there is something to explain.
+    """
 
     name: str
     what: str
     given: Given | None
     error: str = ""
+    rounds: bool = False
 
     @property
     def alarmed(self) -> bool:
-        """Whether the gate said anything but that nothing differs."""
-        return self.given is None or (self.given.status, self.given.verdict_class) != ("pass", "identical")
+        """Whether the gate said anything but that nothing differs, or nothing but rounding."""
+        if self.given is None:
+            return True
+        harmless: set[VerdictClass] = {"identical", "near-tie", "numerics"} if self.rounds else {"identical"}
+        proven = self.given.status in ("fail", "invalid")
+        return proven or self.given.verdict_class not in harmless
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,12 @@ def slots(*differences: Difference, **changes: object) -> Evidence:
     return make(*differences, kind="slots", **{**known, **changes})
 
 
+def moved(*differences: Difference, **changes: object) -> Evidence:
+    """Return one turn on both paths that answered in another context each, so that one found a prefix."""
+    known = {"a": CHAT_OFF, "b": SERVE_OFF, "prefix_moved": True, "end_b": REUSED, "cold": GONE}
+    return path(*differences, **{**known, **changes})
+
+
 FLIPPED = {"gap_a": 1e-4, "gap_b": 1e-4, "swapped": True, "noise": QUIET}
 REFUSED = count("finish_reason", "stop", "refused")
 
@@ -196,6 +202,25 @@ CASES = {
     "another kernel beside another request, but ties fail": (
         slots(TEXT, gap_a=1e-3, policy="fail"),
         "numerics",
+        "fail",
+    ),
+    "a tie in another context": (moved(TEXT, **FLIPPED), "near-tie", "explained"),
+    "a tie in another context, but ties fail": (moved(TEXT, **FLIPPED, policy="fail"), "near-tie", "fail"),
+    "a tie between the paths in one context": (
+        moved(TEXT, **FLIPPED, prefix_moved=False),
+        "numerics",
+        "fail",
+    ),
+    "another kernel in another context": (moved(TEXT, gap_a=1e-3, gap_b=1e-3), "numerics", "open"),
+    "too far for rounding in another context": (moved(TEXT, gap_a=9.0), "prefix-reuse", "fail"),
+    "too far for rounding in another context, with drafts": (
+        moved(TEXT, gap_a=9.0, a=CHAT_ON, b=SERVE_ON),
+        "state",
+        "fail",
+    ),
+    "in another context, what ran before not asked again": (
+        moved(TEXT, missing=("again",)),
+        "state",
         "fail",
     ),
     "another prefix, not asked again": (within(TEXT, cold=None, replay=None), "unproven", "open"),

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from harness.findings import Finding, VerdictClass
 from harness.plan import Arm, CellSpec, Plan
 from harness.record_json import from_json, to_json
 from harness.scenario import Scenario
 from harness.transcript import CellRecord, Failure, TurnRecord
-from harness.verdict import EXIT_STATUSES, Verdict, is_void_for_good
+from harness.verdict import EXIT_STATUSES, Verdict, is_void_for_good, judge
 from tests.harness.run_builders import CHAT_ON, SERVE_ON, judge_run, make_plan, make_scenario, run_healthy
 
 
@@ -188,3 +189,25 @@ def test_a_depth_that_is_void_on_every_path_is_void_for_good():
 def test_what_was_not_run_is_not_void():
     plan = make_plan()
     assert not is_void_for_good(plan, judge_run(plan, ())[0])
+
+
+def test_an_arm_that_does_not_repeat_itself_names_what_is_open():
+    plan = make_plan()
+    comparison = judge_run(plan, run_healthy(plan, void))[0]
+
+    def leave_open(verdict_class: VerdictClass) -> Finding:
+        return Finding(
+            verdict_class=verdict_class,
+            effect="open",
+            rule="a rule",
+            contrast="speculation chat",
+            arms=(CHAT_ON,),
+            scenario="quick",
+            conversation="copy-1",
+            turn=0,
+            reason=f"it is {verdict_class}",
+        )
+
+    findings = (leave_open("numerics"), leave_open("nondeterministic"))
+    verdict = judge(plan, replace(comparison, findings=findings, engagements=()))
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "nondeterministic")

@@ -1,5 +1,7 @@
 """What the gate said is held against what it must say."""
 
+from dataclasses import replace
+
 import pytest
 
 from harness.findings import VerdictClass
@@ -90,6 +92,20 @@ def test_a_healthy_run_may_say_nothing_but_identical(status: Status, verdict_cla
     alarm = make_healthy("healthy-000", status, verdict_class)
     assert alarm.alarmed
     assert not make_matrix(healthy=(alarm,)).passed
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict_class", "alarmed"),
+    [
+        ("pass", "near-tie", False),
+        ("inconclusive", "numerics", False),
+        ("fail", "numerics", True),
+        ("inconclusive", "unproven", True),
+    ],
+)
+def test_kernels_that_round_may_be_called_so(status: Status, verdict_class: VerdictClass, alarmed: bool):
+    healthy = replace(make_healthy("plain", status, verdict_class), rounds=True)
+    assert healthy.alarmed is alarmed
 
 
 def test_the_ratio_is_taken_over_what_was_named():
