@@ -9,7 +9,7 @@ from harness.cli import main, selfcheck, selfcheck_gate
 from harness.rundir import read_run
 from harness.selfcheck.declared import DeclaredDefect
 
-DEFECTS = ("keep-rejected-kv", "cached-tokens-zero", "stale-hidden-state", "wrong-protocol", "kernel-switch")
+DEFECTS = ("keep-rejected-kv", "cached-tokens-zero", "draft-row-missing", "wrong-protocol", "kernel-switch")
 
 
 def check(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, object]]:
@@ -24,11 +24,11 @@ def test_each_defect_is_named_and_the_healthy_engine_gives_no_alarm(capsys: pyte
     assert {name: row["outcome"] for name, row in rows.items()} == {
         "keep-rejected-kv": "named",
         "cached-tokens-zero": "named",
-        "stale-hidden-state": "named",
+        "draft-row-missing": "named",
         "wrong-protocol": "named",
         "kernel-switch": "explained",
     }
-    assert rows["stale-hidden-state"]["given"]["against"] == "baseline"
+    assert rows["draft-row-missing"]["given"]["against"] == "baseline"
     assert [run["given"]["verdict_class"] for run in matrix["healthy"]] == ["identical"] * 2
     assert status == 0
 
