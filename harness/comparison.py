@@ -18,6 +18,7 @@ from harness.left_state import find_left_state, note_left_files
 from harness.logprobs import LogprobCheck, check_logprobs, find_logprob_faults, note_logprobs
 from harness.metrics import CellMetrics, collect_token_lengths
 from harness.pairing import Pairing, select_latest
+from harness.performance import Performance, judge_performance
 from harness.plan import Arm, CellSpec, Plan
 from harness.prefill import PrefillRow, build_prefill_table
 from harness.speed import ArmSpeed, Speedup, derive_speedups, summarise_speed
@@ -67,6 +68,7 @@ class Comparison:
         notes: remarks that decide nothing, in plain sentences.
         distributions: tests of sampled answers, arm against arm.
         logprobs: what the reported probabilities showed, one for each drafting arm whose path reports them.
+        performance: what is said of the speed of builds or depths.
     """
 
     cells_planned: int
@@ -87,6 +89,7 @@ class Comparison:
     validity: tuple[ValidityRow, ...] = ()
     distributions: tuple[DistributionRow, ...] = ()
     logprobs: tuple[LogprobCheck, ...] = ()
+    performance: tuple[Performance, ...] = ()
 
 
 def compare(
@@ -159,7 +162,13 @@ def compare(
         validity=validity,
         distributions=distributions,
         logprobs=logprobs,
+        performance=judge_performance(plan, checked, timed, _list_order(records, seen), degenerate),
     )
+
+
+def _list_order(records: Sequence[CellRecord], seen: Mapping[CellSpec, CellRecord]) -> list[CellSpec]:
+    """Return the cells in the order in which they ran here, each where its last attempt was."""
+    return [record.spec for record in records if record is seen[record.spec] and not record.reused_from]
 
 
 def count_tokens(records: Iterable[CellRecord]) -> int:

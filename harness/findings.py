@@ -20,6 +20,7 @@ VerdictClass = Literal[
     "numerics",
     "finish-reason",
     "counters",
+    "slower",
     "unproven",
     "identical",
 ]

@@ -105,6 +105,15 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     Metric(
+        name="time_per_forward_ms",
+        label="ms/fwd",
+        unit="ms",
+        definition=(
+            "tpot_ms * tokens_per_forward: one decode forward with all that comes with it. Between two "
+            "builds at depth 0 its ratio is the price of speculation that drafts nothing."
+        ),
+    ),
+    Metric(
         name="decode_tokens_per_s",
         label="decode tok/s",
         unit="tokens per s",

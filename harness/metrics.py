@@ -29,6 +29,7 @@ class TurnMetrics:
     ttft_ms: float | None
     itl_ms: tuple[float, ...]
     tpot_ms: float | None
+    time_per_forward_ms: float | None
     decode_tokens_per_s: float | None
     engine_tokens_per_s: float | None
 
@@ -145,6 +146,7 @@ def _answer_key(scenario: str, turn: TurnRecord) -> AnswerKey | None:
 def _derive_turn(turn: TurnRecord, depth: int, token_lengths: Sequence[int] | None) -> TurnMetrics:
     accepted = _derive_accepted(turn, depth)
     tpot_ms = _derive_tpot_ms(turn, token_lengths)
+    tokens_per_forward = divide(turn.emitted_tokens, turn.forwards)
     outputs = [delivery for delivery in turn.deliveries if delivery.size_bytes]
     times_ns = [delivery.at_ns for delivery in outputs]
     return TurnMetrics(
@@ -159,10 +161,11 @@ def _derive_turn(turn: TurnRecord, depth: int, token_lengths: Sequence[int] | No
         drafted_tokens=turn.drafted_tokens,
         accepted_tokens=accepted,
         acceptance_rate=divide(accepted, turn.drafted_tokens),
-        tokens_per_forward=divide(turn.emitted_tokens, turn.forwards),
+        tokens_per_forward=tokens_per_forward,
         ttft_ms=(times_ns[0] - turn.sent_ns) / 1e6 if times_ns else None,
         itl_ms=tuple((b - a) / 1e6 for a, b in pairwise(times_ns)),
         tpot_ms=tpot_ms,
+        time_per_forward_ms=_multiply(tpot_ms, tokens_per_forward),
         decode_tokens_per_s=divide(1000.0, tpot_ms),
         engine_tokens_per_s=turn.engine_tokens_per_s,
     )
@@ -174,6 +177,10 @@ def _first_known(first: int | None, second: int | None) -> int | None:
 
 def _subtract(a: int | None, b: int | None) -> int | None:
     return a - b if a is not None and b is not None else None
+
+
+def _multiply(a: float | None, b: float | None) -> float | None:
+    return a * b if a is not None and b is not None else None
 
 
 def _derive_accepted(turn: TurnRecord, depth: int) -> int | None:

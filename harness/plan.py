@@ -9,6 +9,7 @@ from engine_bindings.errors import UsageError
 from harness.record_json import to_dict
 from harness.relations import list_relations
 from harness.scenario import Scenario, is_messages
+from harness.speed_plan import SpeedPlan
 from harness.sweeps import expand_scenario
 
 ContrastKind = Literal["self", "path", "speculation", "within", "slots", "build"]
@@ -207,6 +208,7 @@ class Plan:
         until: ``fault`` ends the run with its first proven and named fault.
         budget_tokens: tokens that the run, probes included, may decode at most.
         left_out: what is not run, because a path cannot run it or to keep to the budget, in plain sentences.
+        speed: how speed is timed and judged, None when it was not asked for.
     """
 
     engine: str
@@ -234,6 +236,7 @@ class Plan:
     until: Until = "end"
     budget_tokens: int | None = None
     left_out: tuple[str, ...] = ()
+    speed: SpeedPlan | None = None
 
     @property
     def worst_case_tokens(self) -> int:

@@ -11,6 +11,7 @@ from harness.metrics import Totals, divide, sum_reported
 from harness.pairing import select_latest
 from harness.plan import Arm, Plan
 from harness.record_json import from_json, to_json
+from harness.speed_plan import SpeedPlan
 from harness.transcript import CellRecord
 from harness.verdict import Verdict
 
@@ -74,6 +75,7 @@ class Report:
     environment: tuple[NamedValue, ...]
     changes: tuple[str, ...]
     words: tuple[Metric, ...]
+    speed: SpeedPlan | None = None
 
     def to_json(self) -> str:
         """Return the report as indented JSON."""
@@ -125,6 +127,7 @@ def build_report(
         environment=tuple(NamedValue(name=name, value=value) for name, value in (environment or {}).items()),
         changes=tuple(changes),
         words=METRICS,
+        speed=plan.speed,
     )
 
 

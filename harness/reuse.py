@@ -6,6 +6,7 @@ from dataclasses import replace
 from engine_bindings.binding import Launch
 from harness.pairing import select_latest
 from harness.plan import CellSpec, Plan
+from harness.schedule import is_timed
 from harness.transcript import CellRecord
 
 
@@ -20,7 +21,7 @@ def select_reusable(
     """Return the records of an earlier run that stand for cells of this plan, marked as taken over.
 
     A cell is the same when its scenario, its command line and all its settings are. That engine and model
-    are the same too is for the caller to check.
+    are the same too is for the caller to check. Cells that are there for their times are run here.
     """
     same = {s.name for s in plan.scenarios if s in earlier.scenarios}
     wanted = set(plan.cells)
@@ -28,6 +29,7 @@ def select_reusable(
         replace(record, reused_from=record.reused_from or run)
         for record in select_latest(records).values()
         if record.spec in wanted
+        and not is_timed(plan, record.spec)
         and record.spec.scenario in same
         and record.is_complete
         and (record.argv, record.pins) == _started_by(launch_of(record.spec))

@@ -20,6 +20,7 @@ class ArmSpeed:
     arm: Arm
     decode_tokens_per_s: float | None
     ttft_ms: float | None
+    time_per_forward_ms: float | None
     engine_tokens_per_s: float | None
     rated_turns: int
     turns: int
@@ -98,6 +99,7 @@ def _summarise_arm(arm: Arm, turns: Sequence[TurnMetrics]) -> ArmSpeed:
         arm=arm,
         decode_tokens_per_s=median_reported(rates),
         ttft_ms=median_reported(turn.ttft_ms for turn in turns),
+        time_per_forward_ms=median_reported(turn.time_per_forward_ms for turn in turns),
         engine_tokens_per_s=median_reported(turn.engine_tokens_per_s for turn in turns),
         rated_turns=sum(rate is not None for rate in rates),
         turns=len(turns),

@@ -12,6 +12,7 @@ from harness.findings import Finding, VerdictClass
 from harness.grammar_validity import BREACH, describe_unjudged
 from harness.identity import Difference
 from harness.plan import PATH_WORDS, Arm, Plan
+from harness.speed_words import describe_row
 from harness.two_sample import ALPHA
 
 Status = Literal["pass", "fail", "inconclusive", "invalid"]
@@ -42,14 +43,21 @@ class Verdict:
 def judge(plan: Plan, comparison: Comparison) -> Verdict:
     """Give the verdict.
 
-    A failed cell makes the run invalid. Else a fault that is proven and named is a failure. Else anything
-    void, unsteady, missing, not compared or not explained leaves it inconclusive. Only what is left passes.
+    A failed cell makes the run invalid. Else a fault that is proven and named is a failure, and then a build
+    that is slower beyond the bound. Else anything void, unsteady, missing, not compared or not explained
+    leaves it inconclusive. Only what is left passes.
     """
     if comparison.failures:
         return _invalid(comparison)
     if faults := list_faults(comparison):
         return _fail(comparison, faults)
-    doubts = [*_list_degenerate(plan, comparison), *_list_doubts(comparison)]
+    if slow := _list_slow_builds(comparison):
+        return _verdict("fail", "slower", f"FAIL: slower: {slow[0]}{_more(slow)}", slow)
+    doubts = [
+        *_list_degenerate(plan, comparison),
+        *_list_doubts(comparison),
+        *_list_unjudged_speed(plan, comparison),
+    ]
     compared = any(result.pairs_checked for result in comparison.contrasts) or comparison.distributions
     if not doubts and not compared:
         doubts = [("void", "no pair of turns was compared")]
@@ -306,6 +314,27 @@ def find_degenerate_arms(plan: Plan, comparison: Comparison) -> Iterator[list[De
             own = [d for d in comparison.degenerate if (d.arm, d.scenario) == (arm, scenario.name)]
             if len({(d.conversation, d.turn) for d in own}) > MAX_DEGENERATE_SHARE * scenario.turn_count:
                 yield own
+
+
+def _list_slow_builds(comparison: Comparison) -> list[str]:
+    return [
+        f"{item.contrast.b.label} is slower than {item.contrast.a.label}: {describe_row(row)}"
+        for item in comparison.performance
+        for row in item.rows
+        if item.contrast.kind == "build" and row.fails
+    ]
+
+
+def _list_unjudged_speed(plan: Plan, comparison: Comparison) -> list[tuple[VerdictClass, str]]:
+    """Return what was to be said of the speed and could not be; a depth decides nothing by its speed."""
+    return [
+        ("unproven", f"the speed of {item.contrast.b.label} is not judged: {describe_row(row)}")
+        for item in comparison.performance
+        for row in item.rows[:1]
+        if plan.speed is not None
+        and item.contrast.kind == "build"
+        and row.statement in ("too few pairs", "not judged")
+    ]
 
 
 def _pass(plan: Plan, comparison: Comparison) -> Verdict:

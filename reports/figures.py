@@ -88,13 +88,20 @@ def add_speed(page: Page, report: Report) -> None:
             row.arm.label,
             format_figure(row.decode_tokens_per_s),
             format_figure(row.ttft_ms),
+            format_figure(row.time_per_forward_ms),
             f"{row.rated_turns} of {row.turns}",
             format_figure(row.engine_tokens_per_s),
         )
         for row in report.comparison.speeds
     ]
-    headers = ("arm", "decode tok/s", "TTFT ms", "turns with a rate", "engine's own tok/s")
-    page.add_table(headers, rows, numeric=range(1, 5))
+    headers = ("arm", "decode tok/s", "TTFT ms", "ms/fwd", "turns with a rate", "engine's own tok/s")
+    page.add_table(headers, rows, numeric=range(1, 6))
+    if any(row.engine_tokens_per_s is not None for row in report.comparison.speeds):
+        words = {word.name: word.definition for word in report.words}
+        page.add_item(
+            "decode tok/s: 1000 / TPOT, by the client's clock and without what the first delivery brought. "
+            f"Engine's own tok/s: {words['engine_tokens_per_s']}"
+        )
     for row in report.comparison.speedups:
         if row.category is None:
             page.add_item(_describe_speedup(row))

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 
 from harness.contrasts import ContrastResult
+from harness.performance import Performance
 from harness.report import Report
+from harness.speed_words import describe_row
 from harness.verdict import describe_found, describe_reason
 
 NAME = "coli-ab"
@@ -26,6 +28,9 @@ def render_junit(report: Report) -> str:
     for result in report.comparison.contrasts:
         for scenario in result.scenarios:
             suite.add_testcase(_build_contrast(report, result, scenario))
+    if report.speed is not None:
+        for performance in report.comparison.performance:
+            suite.add_testcase(_build_speed(performance))
     for case in _build_counts(report):
         suite.add_testcase(case)
     for item in report.comparison.failures:
@@ -66,6 +71,16 @@ def _build_contrast(report: Report, result: ContrastResult, scenario: str) -> Te
 
 def _describe_found(result: ContrastResult, scenario: str) -> Iterable[str]:
     return (describe_found(result, found) for found in result.found if found.scenario == scenario)
+
+
+def _build_speed(item: Performance) -> TestCase:
+    """Return the case of one contrast's speed: a build that is slower beyond the bound has failed."""
+    name, told = f"speed {item.contrast.name}", "\n".join(map(describe_row, item.rows))
+    if item.contrast.kind == "build" and any(row.fails for row in item.rows):
+        return _build_case("speed", name, failure=("slower", _clean(told)))
+    if item.rows[0].statement in ("too few pairs", "not judged"):
+        return _build_case("speed", name, error=("inconclusive", _clean(told)))
+    return _build_case("speed", name)
 
 
 def _build_counts(report: Report) -> Iterable[TestCase]:

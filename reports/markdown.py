@@ -11,8 +11,10 @@ from engine_bindings.printable import escape_control
 from harness.contrasts import ContrastResult, FoundDifference
 from harness.findings import Finding
 from harness.identity import Difference
+from harness.performance import Performance, SpeedRow
 from harness.report import Report
 from harness.speed import Speedup
+from harness.speed_words import METRIC_LABELS, describe_ratio, describe_statement
 from harness.verdict import describe_position
 from reports.findings import describe_cost, join_alike
 from reports.numbers import format_count, format_decimal, format_figure, format_percent, format_speedup
@@ -108,11 +110,29 @@ def _render_difference(difference: Difference, a: str, b: str) -> list[str]:
 
 
 def _render_speed(report: Report) -> str:
+    tables = []
+    if report.speed is not None:
+        said = [_said_row(item, row) for item in report.comparison.performance for row in item.rows]
+        tables.append(_table(("arm", "figure", "said", "ratio to the first", "pairs"), said))
+        split = [
+            (
+                item.contrast.b.label,
+                describe_ratio(item.tokens_per_forward),
+                describe_ratio(item.time_per_forward),
+                describe_ratio(item.noise_floor),
+            )
+            for item in report.comparison.performance
+        ]
+        tables.append(_table(("arm", "tok/fwd", "time/fwd", "noise floor (A/A)"), split))
     rows = [_speed_row(row) for row in report.comparison.speedups if row.category is None]
-    if not rows:
-        return ""
-    headers = ("speculation", "speed-up", "tok/fwd", "time/fwd", "pairs")
-    return "#### Speed\n\n" + _table(headers, rows)
+    if rows:
+        tables.append(_table(("speculation", "speed-up", "tok/fwd", "time/fwd", "pairs"), rows))
+    return "#### Speed\n\n" + "\n".join(tables) if tables else ""
+
+
+def _said_row(item: Performance, row: SpeedRow) -> tuple[str, ...]:
+    label = METRIC_LABELS[row.metric]
+    return item.contrast.b.label, label, describe_statement(row), describe_ratio(row.ratio), str(row.pairs)
 
 
 def _speed_row(row: Speedup) -> tuple[str, ...]:

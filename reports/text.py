@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from harness.report import PinRow, Report
-from reports import evidence, figures, findings, grammar
+from reports import evidence, figures, findings, grammar, performance
 from reports.page import Page
 
 _STYLES = {"pass": "bold green", "fail": "bold red", "inconclusive": "bold yellow", "invalid": "bold magenta"}
@@ -32,6 +32,7 @@ def render_text(report: Report, *, width: int = 100, colour: bool = False) -> st
     grammar.add_validity(page, report)
     figures.add_prefill(page, report)
     figures.add_speed(page, report)
+    performance.add_performance(page, report)
     findings.add_degenerate(page, report)
     figures.add_facts(page, report)
     _add_settings(page, report)

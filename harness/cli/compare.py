@@ -26,6 +26,7 @@ from harness.cli.request import (
 )
 from harness.cli.results import analyze_run, print_report
 from harness.cli.scenario_files import ALL
+from harness.cli.speed_options import add_speed_options
 from harness.cli.subjects import add_subject_options
 from harness.conditions import read_conditions
 from harness.environment import read_environment
@@ -97,6 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_earlier_options(parser)
     _add_plan_options(parser)
     _add_verdict_options(parser)
+    add_speed_options(parser)
     _add_output_options(parser)
     _add_timeout_options(parser)
 

@@ -9,6 +9,7 @@ from harness.budget import describe_price
 from harness.cli.subjects import Subject
 from harness.plan import Arm, Plan
 from harness.runner import Launcher
+from harness.speed_words import describe_settled
 
 
 def render_dry_run(plan: Plan, launcher: Launcher, subjects: Sequence[Subject]) -> str:
@@ -19,6 +20,8 @@ def render_dry_run(plan: Plan, launcher: Launcher, subjects: Sequence[Subject]) 
         f"cells    {len(plan.cells) - recorded}, one engine start each"
         + (f"; {recorded} more are taken from the baseline" if recorded else ""),
         f"tokens   {describe_price(plan)}",
+        f"minutes  {_describe_minutes(plan)}",
+        *_speed_lines(plan),
         *plan.left_out,
         "",
         "in this order:",
@@ -28,6 +31,18 @@ def render_dry_run(plan: Plan, launcher: Launcher, subjects: Sequence[Subject]) 
         tabulate(_pin_rows(plan, launcher), tablefmt="plain"),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _describe_minutes(plan: Plan) -> str:
+    minutes = plan.worst_case_tokens / 60
+    rates = f"{minutes:,.0f} at 1 token a second, {minutes / 10:,.0f} at 10"
+    return f"at most {rates}; starts and prefill come on top"
+
+
+def _speed_lines(plan: Plan) -> list[str]:
+    if plan.speed is None:
+        return []
+    return ["", "how speed is judged:", *(f"  - {text}" for text in describe_settled(plan.speed))]
 
 
 def _subject_lines(plan: Plan, launcher: Launcher, subject: Subject) -> list[str]:

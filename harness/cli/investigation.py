@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from harness.budget import select_affordable
 from harness.cli.results import compare_records
 from harness.comparison import Comparison, count_tokens
+from harness.early_end import list_looks
+from harness.performance import is_settled
 from harness.plan import Plan
 from harness.probes import has_named_fault, plan_probes
 from harness.runner import Runner
@@ -20,7 +22,8 @@ class Investigation:
     saves tokens, and probes look into it at once. The run ends with the first fault that is proven and named,
     or with the first cell that fails: what is left could not change the verdict. It also ends once a depth is
     void on every path, since it cannot pass any more. Otherwise a cell that was ended is run again, to its
-    end. ``earlier`` are records that the run starts from.
+    end. ``earlier`` are records that the run starts from. A run whose plan lets it end early ends with the
+    pair that settles the speed of every contrast.
     """
 
     def __init__(self, plan: Plan, runner: Runner, earlier: Iterable[CellRecord] = ()) -> None:
@@ -39,11 +42,19 @@ class Investigation:
         to_fault = self._plan.until == "fault"
         if to_fault and has_named_fault(compare_records(self._plan, self._records)):
             return
-        for record in self._runner.run_plan(self._check if to_fault else None):
+        looks = list_looks(self._plan)
+        # A run that is gone on with may have ended by its rule before it was cut off.
+        ended = bool(looks) and self._is_speed_settled()
+        for record in () if ended else self._runner.run_plan(self._check if to_fault else None):
             self._records.append(record)
+            if record.spec in looks and self._is_speed_settled():
+                break
             if to_fault and (record.failure or self._is_decided(record)):
                 return
         self._probe()
+
+    def _is_speed_settled(self) -> bool:
+        return is_settled(compare_records(self._plan, self._records).performance)
 
     def _check(self, partial: CellRecord, fresh: Sequence[TurnRecord]) -> Stop | None:
         return self._judge.check(self._records, partial, fresh)

@@ -15,6 +15,7 @@ from harness.builds import BASELINE, join_builds
 from harness.cli.earlier_runs import Prepared, build_on_earlier_runs
 from harness.cli.grammar_support import fit_grammar
 from harness.cli.scenario_files import LoadedScenario, load_scenarios
+from harness.cli.speed_options import add_speed
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
 from harness.environment import BuildFacts
@@ -92,8 +93,11 @@ def _build_plan(
         for subject in subjects
     ]
     plan = plans[0] if len(plans) == 1 else join_builds([subject.build for subject in subjects], plans)
-    plan = plan if arguments.budget is None else cut_plan(plan, arguments.budget)
-    return end_at_fault(plan) if arguments.until == "fault" else plan
+    if arguments.budget is not None:
+        plan = cut_plan(plan, arguments.budget)
+    if arguments.until == "fault":
+        plan = end_at_fault(plan)
+    return add_speed(plan, arguments)
 
 
 def _check_contexts(subject: Subject, scenarios: Sequence[LoadedScenario], asked: int | None) -> None:

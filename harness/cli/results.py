@@ -10,9 +10,11 @@ from harness.budget import find_unpaid
 from harness.changes import describe_changes, list_changes
 from harness.cli.output import write_note, write_result
 from harness.comparison import Comparison, compare
+from harness.early_end import end_early
 from harness.environment import BuildFacts, Environment
-from harness.metrics import collect_token_lengths, derive_metrics
+from harness.metrics import CellMetrics, collect_token_lengths, derive_metrics
 from harness.pairing import pair_cells
+from harness.performance import is_settled
 from harness.plan import Plan
 from harness.report import Report, build_report
 from harness.rundir import RunContents, RunDirectory, read_run
@@ -60,9 +62,19 @@ def analyze_run(path: Path) -> Report:
 
 
 def compare_records(plan: Plan, records: Sequence[CellRecord]) -> Comparison:
-    """Take records through the stages up to the comparison."""
+    """Take records through the stages up to the comparison.
+
+    Cells that a run left out because its stopping rule ended it are not missing.
+    """
     lengths = collect_token_lengths(records)
     metrics = [derive_metrics(record, lengths) for record in records]
+    comparison = _compare(plan, records, metrics)
+    if plan.speed is not None and plan.speed.sequential and is_settled(comparison.performance):
+        return _compare(end_early(plan, records), records, metrics)
+    return comparison
+
+
+def _compare(plan: Plan, records: Sequence[CellRecord], metrics: Sequence[CellMetrics]) -> Comparison:
     pairing = pair_cells(plan, records)
     comparison = compare(plan, records, pairing, metrics)
     unpaid = find_unpaid(plan, comparison, records)

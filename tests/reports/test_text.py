@@ -142,7 +142,7 @@ def test_a_run_that_differs_everywhere_stays_readable():
     text = render(plan, records)
     assert text.count("      after ") == 8
     assert "and 28 more, in report.json" in text
-    assert len(text.splitlines()[1:]) < 200
+    assert len(text.splitlines()[1:]) < 210
     assert (
         len([line for line in text.split("\n\n")[0].splitlines() if line.startswith("  - ")])
         <= MAX_REASONS + 1
