@@ -115,6 +115,14 @@ class ArmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """An executable that is written for one process: the pin ``variable`` names it, ``text`` is in it."""
+
+    variable: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """How to start one engine process.
 
@@ -134,6 +142,7 @@ class Launch:
         reads_metrics: over HTTP, the server's own counters are read around each turn.
         model_variable: the environment variable that names the model directory of the process.
         grammar_variables: pins whose value is the name of a file there that holds the grammar.
+        scripts: executables that are put there, likewise.
     """
 
     argv: tuple[str, ...]
@@ -146,6 +155,7 @@ class Launch:
     reads_metrics: bool = False
     model_variable: str = "SNAP"
     grammar_variables: tuple[str, ...] = ()
+    scripts: tuple[Script, ...] = ()
 
 
 class Binding(Protocol):
@@ -210,6 +220,8 @@ def build_environment(inherited: Mapping[str, str], pins: Iterable[Pin]) -> dict
 
 
 OWN_PREFIX = "COLI_AB_"  # this tool's own variables, which no engine reads
+STDERR_VARIABLE = f"{OWN_PREFIX}STDERR"
+"""Names the pipe for an engine's stderr, where a program between the engine and us would swallow it."""
 ENGINE_PREFIXES = (
     "COLI_",
     "REF_",

@@ -6,9 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_bindings.binding import ArmSettings, Capabilities, Launch, Pin, apply_overrides
+from engine_bindings.binding import (
+    ArmSettings,
+    Capabilities,
+    EnginePath,
+    Launch,
+    Pin,
+    apply_overrides,
+)
 from engine_bindings.colibri_build import ColibriBuild, find_build
 from engine_bindings.colibri_family import build_pins, find_grammar_variables
+from engine_bindings.colibri_front_ends import (
+    CLI_PINS,
+    FRONT_END_PINS,
+    build_cli_launch,
+    is_front_end_pin,
+)
 from engine_bindings.cpu import count_physical_cores
 from engine_bindings.fingerprint import EngineFingerprint, read_engine_fingerprint
 
@@ -17,6 +30,8 @@ DEFAULT_BITS = "8"
 # The engine reads CAP, or decides itself, when its first argument is 0.
 CAP_FROM_ENVIRONMENT = "0"
 
+# The gateway is not among them yet.
+PATHS: tuple[EnginePath, ...] = ("chat", "serve", "cli")
 MARGIN_PIN = Pin(
     name="COLI_LOGIT_GAP", value="1", reason="prints the two best logits at each forward's first token"
 )
@@ -36,13 +51,13 @@ class ColibriEngine:
         The head reads rows that earlier turns left, so its drafts and forwards do not repeat; the text does.
         """
         return Capabilities(
-            paths=("chat", "serve"),
+            paths=self._paths(),
             max_depth=63,
             frames_are_tokens=frozenset({"serve"}),
             reports_forwards=True,
             reports_drafted=False,
             reports_cached_tokens=True,
-            entries={"chat": ("line", "prompt")},
+            entries={"chat": ("line", "prompt"), "cli": ("line",), "gateway": ("messages",)},
             slots_path="serve",
             grammar="drafts",
             counters_repeat=False,
@@ -63,19 +78,21 @@ class ColibriEngine:
 
     def launch(self, settings: ArmSettings, overrides: Mapping[str, str]) -> Launch:
         """Return the command and the pins of one arm."""
-        pins = apply_overrides(
-            (*_WIDTH_PINS, *build_pins(settings, threads=count_physical_cores())), overrides
-        )
+        engine, cli = self.build.engine, self.build.cli
+        pins = apply_overrides(_list_pins(settings), overrides)
+        if settings.path == "cli" and cli is not None:
+            return build_cli_launch(cli, engine, pins)
         values = {pin.name: pin.value for pin in pins}
-        argv = (
-            str(self.build.engine),
-            CAP_FROM_ENVIRONMENT,
-            values["EXPERT_BITS"],
-            values["DENSE_BITS"],
-        )
         return Launch(
-            argv=argv, pins=pins, driver=settings.path, grammar_variables=find_grammar_variables(pins)
+            argv=(str(engine), CAP_FROM_ENVIRONMENT, values["EXPERT_BITS"], values["DENSE_BITS"]),
+            pins=pins,
+            driver=settings.path,
+            grammar_variables=find_grammar_variables(pins),
         )
+
+    def _paths(self) -> tuple[EnginePath, ...]:
+        missing = dict(self.build.missing)
+        return tuple(path for path in PATHS if path not in missing)
 
 
 def build_colibri_engine(location: str | None) -> ColibriEngine:
@@ -92,3 +109,10 @@ _WIDTH_PINS = (
     Pin(name="EXPERT_BITS", value=DEFAULT_BITS, reason=f"width of unquantised experts, {_WIDTH_REASON}"),
     Pin(name="DENSE_BITS", value=DEFAULT_BITS, reason=f"width of the other weights, {_WIDTH_REASON}"),
 )
+
+
+def _list_pins(settings: ArmSettings) -> tuple[Pin, ...]:
+    pins = (*_WIDTH_PINS, *build_pins(settings, threads=count_physical_cores()))
+    if settings.path == "cli":
+        return (*filter(is_front_end_pin, pins), *FRONT_END_PINS, *CLI_PINS)
+    return pins

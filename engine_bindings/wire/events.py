@@ -119,6 +119,30 @@ class Refused:
     arguments: tuple[str, ...] = ()
 
 
+# What the engine's command line shows besides.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """It talks to a server that runs already, and not to an engine of its own."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedConversation:
+    """It found a conversation of so many tokens in the model's directory, which its engine resumes."""
+
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quit:
+    """It gave up, in its own words. Nothing follows."""
+
+    reason: str
+
+
 # What a client sends in chat mode.
 
 
@@ -211,6 +235,7 @@ class BadFrame:
 
 
 ChatReply: TypeAlias = Banner | Ready | Note | Text | TurnEnd | Closed
+ScreenReply: TypeAlias = Attached | Banner | SavedConversation | Text | TurnEnd | Quit | Closed
 MuxReply: TypeAlias = Banner | Ready | Note | Accepted | Data | TurnProfile | Done | Refused | Closed
 ChatCommand: TypeAlias = Line | Reset | More | Prompt | BadPrompt | Closed
 MuxCommand: TypeAlias = Submit | OptionsLine | Stop | Cancel | BadRequest | BadFrame | Closed

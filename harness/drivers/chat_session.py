@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from engine_bindings.errors import EngineRefusedError
 from engine_bindings.wire.chat_protocol import ChatClient
+from engine_bindings.wire.cli_screen import CliClient
 from engine_bindings.wire.events import Text, TurnEnd
 from harness.drivers.answer import Answer
 from harness.drivers.base import Transport, TurnRequest
@@ -31,7 +32,7 @@ class ChatSession(StdioSession):
         forwards_grace_s: float = FORWARDS_GRACE_S,
     ) -> None:
         super().__init__(transport, log, timeouts, on_output=on_output)
-        self._client: ChatClient = ChatClient()
+        self._client: ChatClient | CliClient = ChatClient()
         self._typed = False
         self._line_running = False
         self._forwards_grace_s = forwards_grace_s

@@ -15,7 +15,7 @@ from harness.drivers.guard import ProcessGuard
 from harness.drivers.http_opening import open_http
 from harness.drivers.left_files import LeftCallback, ignore_left
 from harness.drivers.llamacpp_opening import open_llamacpp
-from harness.drivers.opening import Opening, open_chat, open_serve
+from harness.drivers.opening import Opening, open_chat, open_serve, open_terminal
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback
 from harness.grammar import Grammar
@@ -27,6 +27,7 @@ DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] =
     "serve": open_serve,
     "http": open_http,
     "llamacpp": open_llamacpp,
+    "terminal": open_terminal,
 }
 """How a session is opened, by the driver that a binding's :class:`Launch` names."""
 

@@ -16,6 +16,8 @@ from harness.drivers.serve_session import ServeSession
 from harness.drivers.slots_session import SlotsSession
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import OutputCallback
+from harness.drivers.terminal_process import TerminalProcess
+from harness.drivers.terminal_session import TerminalSession
 from harness.grammar import Grammar
 from harness.plan import Timeouts
 
@@ -68,18 +70,23 @@ def open_serve(opening: Opening) -> Iterator[EngineSession]:
 
 
 @contextlib.contextmanager
-def start_process(opening: Opening) -> Iterator[EngineProcess]:
+def open_terminal(opening: Opening) -> Iterator[EngineSession]:
+    """Open a session with a command line on a pseudo-terminal."""
+    with start_process(opening, TerminalProcess) as process:
+        yield TerminalSession(process, opening.log, opening.timeouts, on_output=opening.on_output)
+
+
+@contextlib.contextmanager
+def start_process(opening: Opening, kind: type[EngineProcess] = EngineProcess) -> Iterator[EngineProcess]:
     """Start the engine in a directory of its own; leaving the block kills what still runs of it.
 
     Raises:
         EngineStartError: the system cannot run the program.
     """
-    assert opening.model_dir is not None, "an engine is started on a model"  # noqa: S101
-    with private_model_directory(opening.model_dir) as private:
-        if opening.grammar is not None:
-            _write_grammar(opening.grammar, opening.launch, private)
+    with open_directory(opening) as private:
+        kind.prepare(private)
         before = read_files(private)
-        process = EngineProcess.start(
+        process = kind.start(
             opening.launch,
             inherited=opening.inherited,
             model_dir=private,
@@ -91,6 +98,21 @@ def start_process(opening: Opening) -> Iterator[EngineProcess]:
         finally:
             process.kill()
             opening.on_left(list_left_files(before, read_files(private)))
+
+
+@contextlib.contextmanager
+def open_directory(opening: Opening) -> Iterator[Path]:
+    """Yield a directory with links to the model, the grammar and the scripts of one process."""
+    assert opening.model_dir is not None, "an engine is started on a model"  # noqa: S101
+    with private_model_directory(opening.model_dir) as private:
+        if opening.grammar is not None:
+            _write_grammar(opening.grammar, opening.launch, private)
+        names = {pin.name: pin.value for pin in opening.launch.pins}
+        for script in opening.launch.scripts:
+            path = private / names[script.variable]
+            path.write_text(script.text, encoding="utf-8")
+            path.chmod(0o700)
+        yield private
 
 
 def _write_grammar(grammar: Grammar, launch: Launch, private: Path) -> None:

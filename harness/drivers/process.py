@@ -1,6 +1,7 @@
 """One engine process: started in its own group, read and written in one loop, and always ended as a group."""
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -9,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Protocol, Self
 
 from engine_bindings.binding import Launch, build_environment
 from engine_bindings.errors import EngineStartError
@@ -31,12 +32,27 @@ UNREAD_LIMIT_BYTES = 64 << 10
 KILL_WAIT_S = 5.0
 
 
+class Child(Protocol):
+    """A process that leads a group of its own."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, and that of its group."""
+
+    def poll(self) -> int | None:
+        """Return its exit status, negative for a signal, or None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return its exit status; subprocess.TimeoutExpired after ``timeout`` seconds."""
+
+
 class EngineProcess:
     """The pipes of one engine. Single-threaded: bytes move only while one of the methods runs."""
 
     def __init__(
         self,
-        process: "subprocess.Popen[bytes]",
+        process: Child,
+        pipes: "tuple[IO[bytes] | None, IO[bytes] | None, IO[bytes] | None]",
         *,
         log: StderrLog,
         guard: ProcessGuard,
@@ -51,13 +67,16 @@ class EngineProcess:
         self._arrivals: deque[Arrival] = deque()
         self._unread = bytearray()
         self._stderr_reads = 0
-        self._stdin, self._stdout, self._stderr = (
-            _nonblocking(pipe) for pipe in (process.stdin, process.stdout, process.stderr)
-        )
+        self._pipes = pipes
+        self._stdin, self._stdout, self._stderr = map(_nonblocking, pipes)
         self._stdin_open = self._stdout_open = True
         self._stdin_watched = False
         self._selector.register(self._stdout, selectors.EVENT_READ, self._read_stdout)
         self._selector.register(self._stderr, selectors.EVENT_READ, self._read_stderr)
+
+    @classmethod
+    def prepare(cls, model_dir: Path) -> None:
+        """Put into the model directory what the process needs there besides the model: nothing."""
 
     @classmethod
     def start(
@@ -70,8 +89,6 @@ class EngineProcess:
         guard: ProcessGuard,
     ) -> Self:
         """Start the engine on a model directory. Raises EngineStartError when the system cannot run it."""
-        environment = build_environment(inherited, launch.pins) | {launch.model_variable: str(model_dir)}
-        environment |= {name: str(model_dir / environment[name]) for name in launch.grammar_variables}
         pipe = subprocess.PIPE
         started_ns = time.monotonic_ns()
         try:
@@ -81,7 +98,7 @@ class EngineProcess:
                 stdout=pipe,
                 stderr=pipe,
                 bufsize=0,
-                env=environment,
+                env=build_process_environment(launch, inherited, model_dir),
                 start_new_session=True,
             )
         except OSError as error:
@@ -89,7 +106,8 @@ class EngineProcess:
                 f"cannot run {launch.argv[0]!r}: {error.strerror}", hint="check the path after --engine"
             ) from error
         guard.watch(process.pid, str(model_dir))
-        return cls(process, log=log, guard=guard, started_ns=started_ns)
+        pipes = (process.stdin, process.stdout, process.stderr)
+        return cls(process, pipes, log=log, guard=guard, started_ns=started_ns)
 
     def now_ns(self) -> int:
         """Return the time since the process was started, on the monotonic clock."""
@@ -168,10 +186,10 @@ class EngineProcess:
         if self._selector.get_map() is not None:
             self.drain_stderr()
             self._selector.close()
-            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            for pipe in self._pipes:
                 _close(pipe)
             self._guard.release(self._process.pid)
-        return self._process.returncode
+        return self._process.poll()
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -185,7 +203,7 @@ class EngineProcess:
         return bool(ready)
 
     def _read_stdout(self) -> None:
-        data = os.read(self._stdout, READ_BYTES)
+        data = _read(self._stdout)
         self._arrivals.append(Arrival(self.now_ns(), data))
         if not data:
             self._stdout_open = False
@@ -222,7 +240,26 @@ class EngineProcess:
         self._watch_stdin(False)
         if self._stdin_open:
             self._stdin_open = False
-            _close(self._process.stdin)
+            _close(self._pipes[0])
+
+
+def build_process_environment(
+    launch: Launch, inherited: Mapping[str, str], model_dir: Path
+) -> dict[str, str]:
+    """Return the environment of an engine that finds its model, and files of its own, in ``model_dir``."""
+    environment = build_environment(inherited, launch.pins) | {launch.model_variable: str(model_dir)}
+    files = (*launch.grammar_variables, *(script.variable for script in launch.scripts))
+    return environment | {name: str(model_dir / environment[name]) for name in files}
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, READ_BYTES)
+    except OSError as error:
+        # A terminal whose other end is closed says so with an error.
+        if error.errno != errno.EIO:
+            raise
+        return b""
 
 
 def _nonblocking(pipe: IO[bytes] | None) -> int:

@@ -14,6 +14,7 @@ from engine_bindings.errors import (
     WrongProtocolError,
 )
 from engine_bindings.wire.chat_protocol import ChatClient
+from engine_bindings.wire.cli_screen import CliClient
 from engine_bindings.wire.counts import Stat
 from engine_bindings.wire.errors import LocalProtocolError, RemoteProtocolError, WrongProtocol
 from engine_bindings.wire.events import (
@@ -24,6 +25,7 @@ from engine_bindings.wire.events import (
     MuxReply,
     Note,
     Refused,
+    ScreenReply,
 )
 from engine_bindings.wire.mux_protocol import MuxClient
 from engine_bindings.wire.stderr_lines import KvResumed
@@ -42,7 +44,7 @@ TAIL_LINES = 20
 SHOWN_BYTES = 80
 
 OutputCallback = Callable[[int], None]
-Reply = ChatReply | MuxReply
+Reply = ChatReply | MuxReply | ScreenReply
 
 
 def ignore_output(tokens: int) -> None:
@@ -70,7 +72,7 @@ class StdioSession(ABC):
     ``on_output`` hears of every piece of an answer with the tokens in it, or 1 where tokens are not shown.
     """
 
-    _client: ChatClient | MuxClient
+    _client: ChatClient | CliClient | MuxClient
 
     def __init__(
         self,
