@@ -69,6 +69,7 @@ class _Phase(Enum):
     ANSWERING = auto()
     ENDING = auto()
     RESETTING = auto()
+    LEAVING = auto()
 
 
 class CliClient(EventReader[ScreenReply]):
@@ -125,6 +126,11 @@ class CliClient(EventReader[ScreenReply]):
         self._begin(_Phase.RESETTING)
         self._stat = _EMPTY_STAT
         return RESET_LINE
+
+    def encode_quit(self) -> bytes:
+        """Leave; what the command line says on its way out is of no interest."""
+        self._begin(_Phase.LEAVING)
+        return QUIT_LINE
 
     def screen_tail(self) -> str:
         """Return what stands behind the last event, without control sequences."""
@@ -236,6 +242,9 @@ class CliClient(EventReader[ScreenReply]):
             raise self._fault("the command line does not say that it cleared its memory")
         return self._finish(found.end())
 
+    def _read_farewell(self) -> None:
+        self._pending = b""
+
     def _finish(self, end: int) -> TurnEnd:
         self._phase = _Phase.IDLE
         self._pending = self._pending[end:]
@@ -259,6 +268,7 @@ class CliClient(EventReader[ScreenReply]):
         _Phase.ANSWERING: _read_answer,
         _Phase.ENDING: _read_ending,
         _Phase.RESETTING: _read_reset,
+        _Phase.LEAVING: _read_farewell,
     }
 
 

@@ -1,7 +1,7 @@
 """A session with the engine's command line on a terminal: lines are typed, the screen is read."""
 
 from engine_bindings.errors import EngineDiedError, EngineStartError
-from engine_bindings.wire.cli_screen import QUIT_LINE, CliClient
+from engine_bindings.wire.cli_screen import CliClient
 from engine_bindings.wire.events import Attached, Quit, SavedConversation
 from harness.drivers.base import EngineStart, Transport
 from harness.drivers.chat_session import FORWARDS_GRACE_S, ChatSession
@@ -38,7 +38,7 @@ class TerminalSession(ChatSession):
 
     def end(self) -> int:
         """Leave the command line and wait for its exit."""
-        self._transport.send(QUIT_LINE)
+        self._transport.send(self._client.encode_quit())
         return super().end()
 
     def stderr_tail(self) -> tuple[str, ...]:
@@ -58,11 +58,8 @@ class TerminalSession(ChatSession):
                     hint="end that server; --no-attach was given and had no effect",
                 )
             if isinstance(event, Quit):
-                raise self._describe_quit(event, place)
+                message = f"{place}: the command line gave up: {event.reason}"
+                raise EngineDiedError(message, hint="its last lines say why")
             if isinstance(event, SavedConversation):
                 self._saved_tokens = event.tokens
         return at_ns, events
-
-    def _describe_quit(self, event: Quit, place: str) -> EngineDiedError | EngineStartError:
-        message = f"{place}: the command line gave up: {event.reason}"
-        return EngineDiedError(message, hint="its last lines say why")
