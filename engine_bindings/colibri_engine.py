@@ -3,7 +3,7 @@ has them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine_bindings.binding import (
@@ -19,7 +19,9 @@ from engine_bindings.colibri_family import build_pins, find_grammar_variables
 from engine_bindings.colibri_front_ends import (
     CLI_PINS,
     FRONT_END_PINS,
+    GATEWAY_PINS,
     build_cli_launch,
+    build_gateway_launch,
     is_front_end_pin,
 )
 from engine_bindings.cpu import count_physical_cores
@@ -30,8 +32,8 @@ DEFAULT_BITS = "8"
 # The engine reads CAP, or decides itself, when its first argument is 0.
 CAP_FROM_ENVIRONMENT = "0"
 
-# The gateway is not among them yet.
-PATHS: tuple[EnginePath, ...] = ("chat", "serve", "cli")
+PATHS: tuple[EnginePath, ...] = ("chat", "serve", "cli", "gateway")
+FRONT_ENDS = {"cli": build_cli_launch, "gateway": build_gateway_launch}
 MARGIN_PIN = Pin(
     name="COLI_LOGIT_GAP", value="1", reason="prints the two best logits at each forward's first token"
 )
@@ -80,8 +82,8 @@ class ColibriEngine:
         """Return the command and the pins of one arm."""
         engine, cli = self.build.engine, self.build.cli
         pins = apply_overrides(_list_pins(settings), overrides)
-        if settings.path == "cli" and cli is not None:
-            return build_cli_launch(cli, engine, pins)
+        if cli is not None and settings.path in FRONT_ENDS:
+            return FRONT_ENDS[settings.path](cli, engine, pins)
         values = {pin.name: pin.value for pin in pins}
         return Launch(
             argv=(str(engine), CAP_FROM_ENVIRONMENT, values["EXPERT_BITS"], values["DENSE_BITS"]),
@@ -115,4 +117,8 @@ def _list_pins(settings: ArmSettings) -> tuple[Pin, ...]:
     pins = (*_WIDTH_PINS, *build_pins(settings, threads=count_physical_cores()))
     if settings.path == "cli":
         return (*filter(is_front_end_pin, pins), *FRONT_END_PINS, *CLI_PINS)
+    if settings.path == "gateway":
+        # A grammar goes with each request there, as in serve mode.
+        pins = (*_WIDTH_PINS, *build_pins(replace(settings, path="serve"), threads=count_physical_cores()))
+        return (*filter(is_front_end_pin, pins), *FRONT_END_PINS, *GATEWAY_PINS)
     return pins

@@ -18,6 +18,8 @@ MODEL_VARIABLE = "COLI_MODEL"
 ENGINE_VARIABLE = "COLI_ENGINE"
 SCRIPT_NAME = "coli-ab-engine"
 MODEL_ID = "coli-ab"
+# The parameter of a request that names the model.
+MODEL_PARAMETER = "model"
 
 FRONT_END_PINS = (
     Pin(
@@ -36,7 +38,9 @@ CLI_PINS = (
     Pin(name="INPUTRC", value="/dev/null", reason="a user's key bindings would change what is typed"),
 )
 GATEWAY_PINS = (
-    Pin(name="COLI_MODEL_ID", value=MODEL_ID, reason="the name by which requests ask for the model"),
+    Pin(
+        name=MODEL_PARAMETER, value=MODEL_ID, reason="the name of the model, for the gateway and in requests"
+    ),
 )
 
 
@@ -55,6 +59,26 @@ def build_cli_launch(cli: Path, engine: Path, pins: Sequence[Pin]) -> Launch:
         driver="terminal",
         model_variable=MODEL_VARIABLE,
         grammar_variables=find_grammar_variables(pins),
+        scripts=_list_scripts(pins, values, engine),
+    )
+
+
+def build_gateway_launch(cli: Path, engine: Path, pins: Sequence[Pin]) -> Launch:
+    """Return how `coli serve` is started, on a free port of the loopback."""
+    values = {pin.name: pin.value for pin in pins}
+    argv = (
+        *(sys.executable, str(cli), "serve", "--host", "127.0.0.1", "--port", "{port}"),
+        *("--model-id", values[MODEL_PARAMETER], "--ngen", values["NGEN"]),
+        *("--kv-slots", values["KV_SLOTS"]),
+    )
+    return Launch(
+        argv=argv,
+        pins=tuple(pins),
+        driver="gateway",
+        url="http://127.0.0.1:{port}/v1",
+        api="chat-completions",
+        parameters=(MODEL_PARAMETER,),
+        model_variable=MODEL_VARIABLE,
         scripts=_list_scripts(pins, values, engine),
     )
 

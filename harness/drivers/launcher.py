@@ -11,6 +11,7 @@ from typing import BinaryIO, Self
 
 from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
 from harness.drivers.base import EngineSession
+from harness.drivers.gateway_opening import open_gateway
 from harness.drivers.guard import ProcessGuard
 from harness.drivers.http_opening import open_http
 from harness.drivers.left_files import LeftCallback, ignore_left
@@ -25,6 +26,7 @@ from harness.scenario import Scenario
 DRIVERS: dict[str, Callable[[Opening], AbstractContextManager[EngineSession]]] = {
     "chat": open_chat,
     "serve": open_serve,
+    "gateway": open_gateway,
     "http": open_http,
     "llamacpp": open_llamacpp,
     "terminal": open_terminal,

@@ -94,10 +94,15 @@ def _find(totals: Mapping[str, int], names: tuple[str, ...]) -> int | None:
 
 async def fetch_metrics(transport: HttpTransport) -> str | None:
     """Return the text of ``/metrics``, None when the server has none or does not answer in time."""
+    return await fetch_text(transport, METRICS)
+
+
+async def fetch_text(transport: HttpTransport, call: HttpCall) -> str | None:
+    """Return the text of a page, None when the server has none or does not answer in time."""
     deadline_ns = transport.now_ns() + round(LIMIT_S * 1e9)
     body = bytearray()
     try:
-        async with transport.open(METRICS) as exchange:
+        async with transport.open(call) as exchange:
             head = await exchange.read_head(deadline_ns)
             if head is None or head.status != 200:
                 return None

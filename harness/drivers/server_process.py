@@ -12,14 +12,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from engine_bindings.binding import Launch, build_environment
+from engine_bindings.binding import Launch
 from engine_bindings.errors import EngineStartError
 from harness.drivers.guard import ProcessGuard
+from harness.drivers.process import build_process_environment
 from harness.drivers.stderr_log import StderrLog
 
 KILL_WAIT_S = 5.0
 READ_BYTES = 1 << 20
 PORT_MARK = "{port}"
+OUTPUT_NAME = "coli-ab-server.log"
 
 
 def choose_port(launch: Launch) -> Launch:
@@ -64,8 +66,7 @@ class ServerProcess:
         Raises:
             EngineStartError: the system cannot run it.
         """
-        environment = build_environment(inherited, launch.pins) | {launch.model_variable: str(directory)}
-        output = directory / "coli-ab-server.log"
+        output = directory / OUTPUT_NAME
         try:
             with output.open("wb") as file:
                 process = subprocess.Popen(
@@ -73,7 +74,7 @@ class ServerProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=environment,
+                    env=build_process_environment(launch, inherited, directory),
                     start_new_session=True,
                 )
         except OSError as error:
