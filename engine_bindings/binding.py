@@ -60,6 +60,7 @@ class Capabilities:
         margin_pin: the setting that makes the engine print the two best logits of its choices, None when it
             has none. It must change nothing but stderr.
         reports_logprobs: the paths on which a request can ask for the logprob of each token of its answer.
+        unavailable: the paths of this kind of engine that this one does not have, each with the reason.
     """
 
     paths: tuple[EnginePath, ...]
@@ -80,6 +81,7 @@ class Capabilities:
     exact_prefixes: bool = True
     margin_pin: Pin | None = None
     reports_logprobs: frozenset[EnginePath] = frozenset()
+    unavailable: tuple[tuple[EnginePath, str], ...] = ()
 
     def entries_of(self, path: EnginePath) -> tuple[EntryKind, ...]:
         """Return the forms in which a path takes a turn."""

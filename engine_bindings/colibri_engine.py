@@ -27,6 +27,7 @@ from engine_bindings.colibri_front_ends import (
 from engine_bindings.cpu import count_physical_cores
 from engine_bindings.fingerprint import EngineFingerprint, read_engine_fingerprint
 
+COLIBRI = "colibri"
 # What the engine itself takes without arguments, and what its command line and gateway always run with.
 DEFAULT_BITS = "8"
 # The engine reads CAP, or decides itself, when its first argument is 0.
@@ -44,7 +45,7 @@ class ColibriEngine:
     """Starts the engine of one build."""
 
     build: ColibriBuild
-    name: str = "colibri"
+    name: str = COLIBRI
 
     @property
     def capabilities(self) -> Capabilities:
@@ -61,10 +62,12 @@ class ColibriEngine:
             reports_cached_tokens=True,
             entries={"chat": ("line", "prompt"), "cli": ("line",), "gateway": ("messages",)},
             slots_path="serve",
+            context_paths=frozenset({"chat"}),
             grammar="drafts",
             counters_repeat=False,
             context_tokens=4096,
             margin_pin=MARGIN_PIN,
+            unavailable=self.build.missing,
         )
 
     def default_model_dir(self) -> Path | None:

@@ -374,6 +374,7 @@ def _list_arms(
     """Return the arms, and what they cannot run in plain sentences."""
     depths = (0, depth) if able.depths is None else able.depths
     left_out = [UNKNOWN_SPECULATION] if UNKNOWN_DEPTH in depths else []
+    left_out += (f"not run on {path}: {why}" for path, why in able.unavailable)
     paths = []
     for path in able.paths:
         unable = [s.name for s in scenarios if choose_entry(s, able.entries_of(path)) is None]

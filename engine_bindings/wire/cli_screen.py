@@ -60,6 +60,8 @@ _UNFINISHED = re.compile(
 _PLAIN = re.compile(rb"[^\r\n]+")
 # A style that opens what is no control sequence after all; none of ours is as long.
 MAX_UNFINISHED_BYTES: Final = 4096
+# Of the screen, for the message of an error.
+MAX_SHOWN_BYTES: Final = 4096
 
 
 class _Phase(Enum):
@@ -81,6 +83,7 @@ class CliClient(EventReader[ScreenReply]):
         super().__init__(limits=limits)
         self._phase = _Phase.STARTING
         self._pending = b""
+        self._shown = b""
         self._typed = b""
         self._indented = False
         self._stat = _EMPTY_STAT
@@ -89,6 +92,11 @@ class CliClient(EventReader[ScreenReply]):
     def ready(self) -> bool:
         """True from the first prompt until the stream ends or breaks: only then can anything be typed."""
         return self._phase is not _Phase.STARTING and self._error is None and not self._closed
+
+    @property
+    def idle(self) -> bool:
+        """True while a line can be typed."""
+        return self.ready and self._phase is _Phase.IDLE
 
     def encode_line(self, text: bytes) -> bytes:
         """Type a line.
@@ -133,17 +141,18 @@ class CliClient(EventReader[ScreenReply]):
         return QUIT_LINE
 
     def screen_tail(self) -> str:
-        """Return what stands behind the last event, without control sequences."""
-        return CONTROL_SEQUENCE.sub(b"", self._pending).decode("utf-8", "replace")
+        """Return the last of what was shown, without control sequences."""
+        return _decode(CONTROL_SEQUENCE.sub(b"", self._shown))
 
     def _begin(self, phase: _Phase) -> None:
-        if self._phase is not _Phase.IDLE or not self.ready:
+        if not self.idle:
             raise LocalProtocolError("nothing can be typed: no prompt on the screen")
         self._phase = phase
 
     def _step(self) -> ScreenReply | Pause:
         fresh = self._stream.take_rest()
         self._pending += fresh
+        self._shown = (self._shown + fresh)[-MAX_SHOWN_BYTES:]
         if terminated := TERMINATED.search(self._pending):
             return self._quit(f"engine terminated: {_decode(terminated[1])}")
         event = self._STEPS[self._phase](self)

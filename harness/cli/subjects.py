@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine_bindings.binding import Binding, ServedBinding
+from engine_bindings.colibri_engine import COLIBRI
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint, read_model_fingerprint
 from engine_bindings.openai_server import DEFAULT_KEY_VARIABLE, OpenAiServer
@@ -15,7 +16,9 @@ from harness.drivers.launcher import EngineLauncher
 from harness.plan import Build, Timeouts
 
 DEFAULT_ENGINE = "reference"
-PATH_ENGINE = "colibri"
+PATH_ENGINE = COLIBRI
+# Options that stand for a setting of the engines that take widths.
+WIDTHS = {"expert_bits": "EXPERT_BITS", "dense_bits": "DENSE_BITS"}
 MAX_LABEL_CHARACTERS = 20
 
 
@@ -95,6 +98,15 @@ def add_subject_options(parser: argparse.ArgumentParser) -> None:
         help="engine setting for all arms alike, in place of a pinned one or besides them; may be repeated."
         " With a label for the arms of that engine only",
     )
+    for option, what in (("expert", "experts"), ("dense", "the other weights")):
+        group.add_argument(
+            f"--{option}-bits",
+            type=int,
+            choices=range(2, 33),
+            metavar="BITS",
+            help=f"colibri: width of {what} that are not quantised in the model; from 16 on float32"
+            " (default: 8, as its own command line)",
+        )
 
 
 def read_subjects(arguments: argparse.Namespace) -> tuple[Subject, ...]:
@@ -112,6 +124,7 @@ def read_subjects(arguments: argparse.Namespace) -> tuple[Subject, ...]:
     _check_labels(labels)
     models = _by_label(arguments.model, "=", labels, "--model")
     settings = _by_label(arguments.settings, ":", labels, "--set")
+    settings[""] = [*settings[""], *_list_widths(arguments)]
     subjects = [
         _build_subject(label, engine, [*models[""], *models[label]], [*settings[""], *settings[label]])
         if label
@@ -119,6 +132,12 @@ def read_subjects(arguments: argparse.Namespace) -> tuple[Subject, ...]:
         for label, engine in engines
     ]
     return tuple(_reach(subject, arguments.model_name, arguments.api_key_env) for subject in subjects)
+
+
+def _list_widths(arguments: argparse.Namespace) -> list[str]:
+    """Return the settings that the options for widths stand for."""
+    given = {name: getattr(arguments, option) for option, name in WIDTHS.items()}
+    return [f"{name}={bits}" for name, bits in given.items() if bits is not None]
 
 
 def _name_pair(on: str | None, off: str | None) -> str | None:
@@ -150,12 +169,18 @@ def _build_subject(label: str, engine: str, models: Sequence[str], settings: Seq
     if label and not equals and name not in BINDINGS and "://" not in engine:
         engine = f"{PATH_ENGINE}={engine}"
     binding = find_binding(engine)
+    overrides = parse_settings(settings)
+    if stray := [name for name in WIDTHS.values() if name in overrides and binding.name != COLIBRI]:
+        raise UsageError(
+            f"{stray[0]}={overrides[stray[0]]}: the engine {binding.name!r} takes no widths",
+            hint=f"only {COLIBRI} does; with two engines: --set LABEL:{stray[0]}=BITS",
+        )
     return Subject(
         label=label,
         engine=engine,
         binding=binding,
         model_dir=find_model_dir(binding, Path(models[-1]) if models else None),
-        overrides=parse_settings(settings),
+        overrides=overrides,
     )
 
 

@@ -152,7 +152,7 @@ def test_two_builds_run_side_by_side(
     engine = arguments[arguments.index("--engine") + 1].removeprefix("reference=")
     arguments[arguments.index("--engine") + 1] = f"main={engine}"
 
-    assert main([*arguments, "--engine", f"pr={engine}", "--set", "pr:CTX=64"]) == 0
+    assert main([*arguments, "--engine", f"pr=colibri={engine}", "--set", "pr:CTX=64"]) == 0
 
     report = json.loads(capsys.readouterr().out)
     assert "main" in report["verdict"]["sentence"]
