@@ -40,7 +40,7 @@ class Facts(BaseModel):
         template_digest: SHA-256 over ``*.jinja`` and ``tokenizer_config.json``; None when there are none.
         weights_digest: SHA-256 over ``*.safetensors``.
         weights_bytes: their total size.
-        weights_sampled: a weight file was too large to be hashed whole.
+        weights_sampled: the weights were too large to be hashed whole.
         other_files_digest: SHA-256 over every other file that the engine can see; None when there are none.
         depth: draft depth; in a certificate the greatest that may be served.
         kv_slots: conversations that the engine keeps at once.

@@ -1,7 +1,7 @@
 """Exactly which engine and which model were tested, as digests.
 
-Files up to 1 GiB are hashed whole; larger ones by size and 64 evenly spaced blocks from first to last,
-because reading hundreds of gigabytes would take longer than the measurement.
+Weights of up to 1 GiB together are hashed whole. Of larger ones every file's size and head count, and about
+1 GiB of evenly spaced blocks, because reading hundreds of gigabytes would take longer than the measurement.
 """
 
 import hashlib
@@ -15,9 +15,10 @@ from typing import BinaryIO
 from engine_bindings.errors import CheckpointError, UsageError
 from engine_bindings.gguf_file import check_gguf, list_gguf_parts
 
-WHOLE_FILE_LIMIT_BYTES = 1 << 30
+WHOLE_LIMIT_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20
-SAMPLED_BLOCKS = 64
+# Shared by the files of a model, but two at least for each: its first bytes and its last.
+SAMPLED_BLOCKS = 1024
 # A safetensors header lists every tensor; the largest known ones take a few MiB.
 SAFETENSORS_HEADER_LIMIT_BYTES = 100 << 20
 
@@ -40,7 +41,7 @@ class EngineFingerprint:
 class ModelFingerprint:
     """Which model: its directory and SHA-256 digests of config, tokenizer and weights.
 
-    ``weights_sampled`` says that a weight file was too large to be hashed whole. ``reported`` says that only
+    ``weights_sampled`` says that the weights were too large to be hashed whole. ``reported`` says that only
     the model's name is known, from its server: it stands for the directory, and the digests are over it.
     """
 
@@ -122,7 +123,7 @@ def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
         tokenizer_digest=_digest_files([tokenizer], root=model_dir),
         weights_digest=_digest_files(weights, root=model_dir),
         weights_bytes=sum(sizes),
-        weights_sampled=max(sizes) > WHOLE_FILE_LIMIT_BYTES,
+        weights_sampled=sum(sizes) > WHOLE_LIMIT_BYTES,
     )
 
 
@@ -138,7 +139,7 @@ def _read_gguf_fingerprint(path: Path) -> ModelFingerprint:
         tokenizer_digest=digest,
         weights_digest=digest,
         weights_bytes=sum(sizes),
-        weights_sampled=max(sizes) > WHOLE_FILE_LIMIT_BYTES,
+        weights_sampled=sum(sizes) > WHOLE_LIMIT_BYTES,
     )
 
 
@@ -179,21 +180,29 @@ def check_safetensors(path: Path) -> None:
         )
 
 
-def _digest_files(paths: Iterable[Path], *, root: Path) -> str:
+def _digest_files(paths: Sequence[Path], *, root: Path) -> str:
+    sizes = [path.stat().st_size for path in paths]
+    sampled = sum(sizes) > WHOLE_LIMIT_BYTES
     digest = hashlib.sha256()
-    for path in paths:
-        digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
+    for path, size in zip(paths, sizes, strict=True):
+        digest.update(f"{path.relative_to(root)}\0{size}\0".encode())
         with path.open("rb") as file:
-            for block in _blocks(file, path.stat().st_size):
+            for block in _sample(file, size, SAMPLED_BLOCKS // len(paths)) if sampled else _read_whole(file):
                 digest.update(block)
     return digest.hexdigest()
 
 
-def _blocks(file: BinaryIO, size: int) -> Iterable[bytes]:
-    if size <= WHOLE_FILE_LIMIT_BYTES:
-        while block := file.read(BLOCK_BYTES):
-            yield block
-        return
-    for index in range(SAMPLED_BLOCKS):
-        file.seek((size - BLOCK_BYTES) * index // (SAMPLED_BLOCKS - 1))
+def _read_whole(file: BinaryIO) -> Iterable[bytes]:
+    while block := file.read(BLOCK_BYTES):
+        yield block
+
+
+def _sample(file: BinaryIO, size: int, blocks: int) -> Iterable[bytes]:
+    """Yield a safetensors header whole, as it names every tensor, and blocks from the first to the last."""
+    header_bytes = int.from_bytes(file.read(8), "little")
+    if header_bytes <= SAFETENSORS_HEADER_LIMIT_BYTES:
+        yield file.read(header_bytes)
+    last = max(blocks, 2) - 1
+    for index in range(last + 1):
+        file.seek(max(0, size - BLOCK_BYTES) * index // last)
         yield file.read(BLOCK_BYTES)

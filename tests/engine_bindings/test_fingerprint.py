@@ -49,7 +49,7 @@ def test_one_changed_byte_changes_the_digest(model_dir: Path) -> None:
 def test_large_weights_are_sampled_from_first_to_last_byte(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprint, "WHOLE_FILE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "WHOLE_LIMIT_BYTES", 1000)
     monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 8)
     digests = set()
     for change in (None, 0, 9_999):
@@ -108,3 +108,42 @@ def test_every_directory_that_an_engine_is_made_of_counts(tmp_path: Path) -> Non
     before = digest()
     (tmp_path / "wire" / "a.py").write_text("x = 2\n")
     assert digest() != before
+
+
+def test_many_files_are_sampled_by_their_sum_and_each_by_head_and_end(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "WHOLE_LIMIT_BYTES", 1000)
+    monkeypatch.setattr(fingerprint, "BLOCK_BYTES", 8)
+    monkeypatch.setattr(fingerprint, "SAMPLED_BLOCKS", 4)
+    (model_dir / "model.safetensors").unlink()
+    for number in range(4):
+        write_weights(model_dir / f"{number}.safetensors", bytes(500))
+    before = read_model_fingerprint(model_dir)
+    digests = {before.weights_digest}
+
+    for number in range(4):
+        write_weights(model_dir / f"{number}.safetensors", bytes(499) + b"\1")
+        digests.add(read_model_fingerprint(model_dir).weights_digest)
+    head = json.dumps({"v": {"dtype": "U8", "shape": [500], "data_offsets": [0, 500]}}).encode()
+    (model_dir / "0.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(500))
+    digests.add(read_model_fingerprint(model_dir).weights_digest)
+
+    assert before.weights_sampled
+    assert len(digests) == 6
+
+
+def test_hundreds_of_gigabytes_are_sampled_in_a_moment(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fingerprint, "SAMPLED_BLOCKS", 64)
+    size = 370 << 30
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with (model_dir / "model.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+
+    read = read_model_fingerprint(model_dir)
+
+    assert read.weights_sampled
+    assert read.weights_bytes == 8 + len(header) + size
