@@ -13,6 +13,7 @@ from harness.cli import (
     analyze,
     certificate,
     compare,
+    doctor,
     export_gguf,
     gate,
     history,
@@ -73,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     for module in (
         compare,
         gate,
+        doctor,
         report,
         analyze,
         minimize,

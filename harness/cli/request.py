@@ -123,11 +123,15 @@ def _check_contexts(subject: Subject, scenarios: Sequence[LoadedScenario], asked
 def _read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:
     asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
     given = {name: value for name, value in asked.items() if value is not None}
+    return replace(choose_subject_timeouts(subjects), **given)
+
+
+def choose_subject_timeouts(subjects: Sequence[Subject]) -> Timeouts:
+    """Return the default limits on waiting for engines with models of their size."""
     # Nobody knows how large the model of a server is.
     sizes = [None if one.model_dir is None else read_weights_bytes(one.model_dir) for one in subjects]
     known = [size for size in sizes if size is not None]
-    default = choose_timeouts(max(known)) if len(known) == len(sizes) else Timeouts()
-    return replace(default, **given)
+    return choose_timeouts(max(known)) if len(known) == len(sizes) else Timeouts()
 
 
 def _read_build_facts(subject: Subject) -> BuildFacts:
