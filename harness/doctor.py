@@ -252,7 +252,7 @@ def _list_complaints(
 
 
 def _compare_paths(comparison: Comparison) -> Iterator[Complaint]:
-    """Tell where two paths do not answer or end alike. Seen once, it is worth looking into, and no verdict."""
+    """Tell where two paths do not answer or end alike. Seen once, it is worth a look and no verdict."""
     for result in comparison.contrasts:
         if result.contrast.kind == "path" and result.found:
             found = result.found[0]
