@@ -20,6 +20,7 @@ from harness.selfcheck.matrix import (
     Row,
     build_absent_row,
     build_row,
+    finds_nothing,
     judge_given,
 )
 from harness.selfcheck.places import list_places
@@ -135,17 +136,18 @@ class Selfcheck:
         return healthy
 
     def _run_defect(self, defect: DeclaredDefect) -> DefectRun:
-        """Hold the engine with the defect against itself; where that passes, against the healthy one."""
+        """Hold the engine with the defect against itself, and where that finds nothing against the healthy one."""
         names = list_places(defect.name) if self._fast else tuple(self._scenarios)
         settings = {**self._settings, DEFECT_SETTING: defect.name}
         plan = self._bench.build_plan([self._scenarios[name] for name in names])
         kept = [defect.name]
         try:
             run = self._bench.run(defect.name, plan, settings)
-            if run.given.status == "pass" and not defect.is_control:
+            if finds_nothing(run.given) and not defect.is_control:
                 healthy = self._find_healthy(plan, defect.name)
                 kept.append(f"{defect.name}-against-baseline")
-                run = self._bench.run_against(kept[-1], run, healthy, settings)
+                held = self._bench.run_against(kept[-1], run, healthy, settings)
+                run = run if finds_nothing(held.given) else held
         except Exception as error:
             return DefectRun(defect=defect, given=None, error=_name_error(error))
         for name in kept:

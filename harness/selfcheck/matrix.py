@@ -32,6 +32,7 @@ _STATUSES: dict[VerdictClass, Status] = {
     "near-tie": "pass",
     "identical": "pass",
 }
+_ROUNDING: frozenset[VerdictClass] = frozenset({"identical", "near-tie", "numerics"})
 GOOD: frozenset[Outcome] = frozenset({"named", "explained", "unavailable"})
 
 
@@ -97,9 +98,7 @@ class HealthyRun:
         """Whether the gate said anything but that nothing differs, or nothing but rounding."""
         if self.given is None:
             return True
-        harmless: set[VerdictClass] = {"identical", "near-tie", "numerics"} if self.rounds else {"identical"}
-        proven = self.given.status in ("fail", "invalid")
-        return proven or self.given.verdict_class not in harmless
+        return not finds_nothing(self.given) if self.rounds else self.given.verdict_class != "identical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +146,11 @@ class Matrix:
     def count(self, *outcomes: Outcome) -> int:
         """Return how many rows have one of the outcomes."""
         return sum(row.outcome in outcomes for row in self.rows)
+
+
+def finds_nothing(given: Given) -> bool:
+    """Say whether the gate proved no fault and met nothing but rounding, if that."""
+    return given.status not in ("fail", "invalid") and given.verdict_class in _ROUNDING
 
 
 def expected_status(verdict_class: VerdictClass) -> Status:

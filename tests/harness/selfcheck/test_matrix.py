@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from harness.findings import VerdictClass
-from harness.selfcheck.matrix import Outcome, build_absent_row, build_row, judge_given
+from harness.selfcheck.matrix import Outcome, build_absent_row, build_row, finds_nothing, judge_given
 from harness.verdict import Status
 from tests.harness.selfcheck.selfcheck_samples import (
     make_control,
