@@ -136,7 +136,7 @@ class Selfcheck:
         return healthy
 
     def _run_defect(self, defect: DeclaredDefect) -> DefectRun:
-        """Hold the engine with the defect against itself, and where that finds nothing against the healthy one."""
+        """Hold the engine with the defect against itself, or, where that finds nothing, the healthy one."""
         names = list_places(defect.name) if self._fast else tuple(self._scenarios)
         settings = {**self._settings, DEFECT_SETTING: defect.name}
         plan = self._bench.build_plan([self._scenarios[name] for name in names])

@@ -115,3 +115,18 @@ def test_the_ratio_is_taken_over_what_was_named():
     matrix = make_matrix(*rows, missed, control)
     assert matrix.ratios == (2.0, 10.0, 100.0)
     assert matrix.median_ratio == 10.0
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict_class", "nothing"),
+    [
+        ("pass", "identical", True),
+        ("pass", "near-tie", True),
+        ("inconclusive", "numerics", True),
+        ("fail", "near-tie", False),
+        ("inconclusive", "void", False),
+        ("fail", "state", False),
+    ],
+)
+def test_nothing_but_rounding_is_nothing_found(status: Status, verdict_class: VerdictClass, nothing: bool):
+    assert finds_nothing(make_given(status, verdict_class)) is nothing
