@@ -49,6 +49,12 @@ class RunDirectoryError(UsageError):
     code = "run-directory"
 
 
+class StorageError(ColiAbError):
+    """A file of a run cannot be written: the disk is full, read-only or gone. The run cannot go on."""
+
+    code = "storage"
+
+
 class EngineError(ColiAbError):
     """The engine did not do what its protocol promises; the runner records it as that cell's failure."""
 

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from engine_bindings.errors import EngineStartError
 from engine_bindings.gguf_file import list_gguf_parts
 
 # Engines keep saved conversations and usage counts under this prefix and read them at the next start.
 STATE_PREFIX = ".coli_"
+PRIVATE_PREFIX = "coli-ab-model-"
 
 
 @contextmanager
@@ -17,16 +19,35 @@ def private_model_directory(model_dir: Path) -> Iterator[Path]:
     """Yield a new directory with links to the files of ``model_dir``; remove it afterwards.
 
     A model that is a GGUF file is linked with the parts that belong to it.
+
+    Raises:
+        EngineStartError: it cannot be made, or ``model_dir`` is not there any more.
     """
-    private = Path(tempfile.mkdtemp(prefix="coli-ab-model-"))
+    try:
+        private = Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX))
+    except OSError as error:
+        raise EngineStartError(
+            f"cannot make a directory in the temporary folder: {error.strerror}: {error.filename}",
+            hint="make room there, or name another folder with the variable TMPDIR",
+        ) from error
+    try:
+        _link_files(model_dir, private)
+        yield private
+    finally:
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def _link_files(model_dir: Path, private: Path) -> None:
     try:
         model = model_dir.absolute()
         for path in list_gguf_parts(model) if model.is_file() else model.iterdir():
             if not path.name.startswith(STATE_PREFIX):
                 (private / path.name).symlink_to(path)
-        yield private
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
+    except OSError as error:
+        raise EngineStartError(
+            f"cannot link the files of the model {str(model_dir)!r}: {error.strerror}: {error.filename}",
+            hint="leave the model and the temporary folder alone while a run goes on",
+        ) from error
 
 
 def remove_state(directory: Path) -> None:

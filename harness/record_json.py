@@ -5,8 +5,9 @@ import binascii
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, PlainSerializer, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
-from engine_bindings.errors import RunDirectoryError
+from engine_bindings.errors import RunDirectoryError, UsageError
 
 T = TypeVar("T")
 
@@ -49,8 +50,18 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """Return ``value``, a dataclass, as JSON, its fields in order: equal values give equal text."""
-    return _adapter(type(value)).dump_json(value, indent=indent).decode("utf-8")
+    """Return ``value``, a dataclass, as JSON, its fields in order: equal values give equal text.
+
+    Raises:
+        UsageError: a text in it is not UTF-8, as the name of a file may be.
+    """
+    try:
+        return _adapter(type(value)).dump_json(value, indent=indent).decode("utf-8")
+    except PydanticSerializationError as error:
+        raise UsageError(
+            f"a {type(value).__name__} cannot be kept: {error}",
+            hint="the path of the engine, the model or the run is not UTF-8: rename it",
+        ) from error
 
 
 def to_dict(value: object) -> dict[str, Any]:

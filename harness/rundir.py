@@ -1,12 +1,13 @@
 """The run directory: what is written where, and reading it back, also after the harness was killed."""
 
+import contextlib
+import io
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-from engine_bindings.errors import RunDirectoryError, UsageError
+from engine_bindings.errors import RunDirectoryError, StorageError, UsageError
 from harness.environment import Environment
 from harness.plan import CellSpec, Plan
 from harness.record_json import from_json, to_json
@@ -21,14 +22,20 @@ def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("ru
     """Create the directory of a new run: ``out``, or ``runs/<run_id>``.
 
     Raises:
-        UsageError: ``out`` exists and is not an empty directory, or cannot be made.
+        UsageError: ``out`` exists and is not an empty directory, or cannot be made or written to.
     """
     path = runs / run_id if out is None else out
     try:
         path.mkdir(parents=True, exist_ok=True)
         occupied = any(path.iterdir())
     except OSError as error:
-        raise UsageError(f"cannot make the run directory {str(path)!r}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot make the run directory {str(path)!r}: {error.strerror}", hint="name another with --out"
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"the run directory {str(path)!r} cannot be written to", hint="name another with --out"
+        )
     if occupied:
         raise UsageError(
             f"the run directory {str(path)!r} is not empty",
@@ -55,8 +62,36 @@ def reopen_run_directory(path: Path) -> "RunDirectory":
     return RunDirectory(path)
 
 
+class _WholeWrites(io.FileIO):
+    """A file without a buffer, so that a full disk shows at the write and not again when it is closed."""
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        """Write all of ``data``, also where the system takes a part of it only."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[super().write(rest) :]
+        return len(data)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file, complete or not at all. Raises OSError."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with _WholeWrites(part, "wb") as file:
+            file.write(data)
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise
+
+
 class RunDirectory:
-    """Writes the files of one run. A write replaces a whole file, but for the cells, which are appended."""
+    """Writes the files of one run. A write replaces a whole file, but for the cells, which are appended.
+
+    Every method that writes raises StorageError where the disk does not take it; what was there stays.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,23 +116,45 @@ class RunDirectory:
     def write_text(self, name: str, text: str) -> None:
         """Write a text file, complete or not at all."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
-        part.write_text(text if text.endswith("\n") else text + "\n", encoding="utf-8")
-        part.replace(path)
+        with self._saying(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, (text if text.endswith("\n") else text + "\n").encode())
 
     def append_cell(self, record: CellRecord) -> None:
-        """Append one record and wait until it is on the disk."""
-        with (self.path / CELLS).open("ab") as file:
-            file.write(record.to_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        """Append one record and wait until it is on the disk; a part of one is taken back."""
+        path = self.path / CELLS
+        line = record.to_json().encode() + b"\n"
+        with self._saying(path), _WholeWrites(path, "ab") as file:
+            before = file.tell()
+            try:
+                file.write(line)
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(before)
+                raise
 
-    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:
+    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> io.FileIO:
         """Open the file for the stderr of a cell's engine."""
         path = self.path / self.stderr_name(spec, attempt)
-        path.parent.mkdir(exist_ok=True)
-        return path.open("wb")
+        with self._saying(path):
+            path.parent.mkdir(exist_ok=True)
+            return _WholeWrites(path, "wb")
+
+    @contextlib.contextmanager
+    def _saying(self, path: Path) -> Iterator[None]:
+        """Say of an error of the system which file it hit, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            resume = f"coli-ab compare --resume {self.path}"
+            measured = (self.path / CELLS).is_file()
+            raise StorageError(
+                f"cannot write {path}: {error.strerror or error}",
+                hint=f"what was measured before is on disk; make room, then {resume}"
+                if measured
+                else "make room, or name another place with --out",
+            ) from error
 
     def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:
         """Return that file's path inside the run directory."""

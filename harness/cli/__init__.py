@@ -25,6 +25,7 @@ from harness.cli import (
     serve,
 )
 from harness.cli.output import prepare_streams, write_note
+from harness.cli.system_errors import check_names, name_system_error
 
 EXIT_USAGE = 2
 EXIT_INVALID = 4
@@ -46,7 +47,7 @@ exit statuses:
   1    fail: two valid arms differ, or an arm's counts cannot be right
   2    the command, a scenario or a model directory is wrong
   3    inconclusive: an arm was void or unsteady, or something was not compared
-  4    invalid: a cell could not be measured
+  4    invalid: a cell could not be measured, or what was measured could not be kept
   70   a bug in coli-ab itself
   130  interrupted
 With compare --bisect all that are neither pass nor fail are 125: git bisect run skips such a commit.
@@ -97,20 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] == [serve.NAME]:
         serve.start_server(given[1:])
     arguments = build_parser().parse_args(given)
-    status = _run_command(arguments)
+    status = _run_command(arguments, given)
     return BISECT_STATUSES.get(status, BISECT_SKIP) if getattr(arguments, "bisect", False) else status
 
 
-def _run_command(arguments: argparse.Namespace) -> int:
+def _run_command(arguments: argparse.Namespace, given: Sequence[str]) -> int:
     try:
+        check_names(given)
         status: int = arguments.run(arguments)
     except ColiAbError as error:
-        _complain(error.message, error.hint)
-        return EXIT_USAGE if isinstance(error, UsageError) else EXIT_INVALID
+        return _refuse(error)
     except KeyboardInterrupt:
         _complain("interrupted", "")
         return EXIT_INTERRUPTED
     except Exception as error:  # anything unforeseen is our bug and has a status of its own
+        if (named := name_system_error(error)) is not None:
+            return _refuse(named)
         _complain(
             f"a bug in coli-ab: {type(error).__name__}: {error}", f"the traceback is in {_write_traceback()}"
         )
@@ -118,12 +121,22 @@ def _run_command(arguments: argparse.Namespace) -> int:
     return status
 
 
+def _refuse(error: ColiAbError) -> int:
+    _complain(error.message, error.hint)
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_INVALID
+
+
 def _complain(message: str, hint: str) -> None:
     write_note(f"coli-ab: {message}\n" + (f"  {hint}\n" if hint else ""))
 
 
 def _write_traceback() -> str:
-    descriptor, name = tempfile.mkstemp(prefix="coli-ab-traceback-", suffix=".txt")
-    with os.fdopen(descriptor, "w") as file:
-        traceback.print_exc(file=file)
+    """Write the traceback to a file and return its name, or the traceback where none can be made."""
+    text = traceback.format_exc()
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="coli-ab-traceback-", suffix=".txt")
+        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return f"no file, as none can be made:\n{text}"
     return name

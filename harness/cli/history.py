@@ -230,4 +230,4 @@ def _write_frame(file: Path, rows: Sequence[tuple[str, Figure]]) -> None:
     except ImportError as error:
         raise UsageError(f"{file}: {error.msg.splitlines()[0]}", hint="pip install pyarrow") from error
     except OSError as error:
-        raise UsageError(f"{file}: {error.strerror}", hint="name another file") from error
+        raise UsageError(f"{file}: {error.strerror or error}", hint="name another file") from error

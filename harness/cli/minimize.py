@@ -6,14 +6,14 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine_bindings.errors import UsageError
+from engine_bindings.errors import StorageError, UsageError
 from harness.cli.output import write_result
 from harness.cli.pair_bench import PairBench
 from harness.cli.results import compare_records
 from harness.failing import Failing, find_failing
 from harness.minimize import Case, Minimizer, Step
 from harness.plan import Plan
-from harness.rundir import read_run
+from harness.rundir import read_run, write_whole
 from harness.scenario import Scenario
 from harness.scenario_text import name_grammar_file, render_scenario
 
@@ -91,6 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(f"coli-ab: {line}\n")
     name = failing.contrast.name.replace(" ", "-").replace("/", "-")
     out = arguments.out or arguments.run_directory / f"minimal-{name}.toml"
+    if not out.parent.is_dir() or out.is_dir():
+        raise UsageError(
+            f"--out {out}: {'a directory' if out.is_dir() else 'its directory is not there'}",
+            hint="name a file in a directory that is there",
+        )
     sys.stderr.write(f"{failing.contrast.name}: {_describe(failing)}\n")
     minimizer = Minimizer(bench.whole_case(), failing)
     limits = _Limits(runs=arguments.max_runs, tokens=arguments.budget)
@@ -157,19 +162,21 @@ def _send(search: Generator[Step, Failing | None, None], result: Failing | None)
 
 def _keep(minimizer: Minimizer, bench: PairBench, step: Step, out: Path) -> None:
     scenario = _name_scenario(step.case, minimizer.failing)
+    files = {}
     if scenario.grammar is not None:
         # To the byte: a newline that is changed on the way would be another grammar.
-        _write_whole(out.with_name(name_grammar_file(scenario)), scenario.grammar.text)
-    _write_whole(out, render_scenario(scenario))
+        files[out.with_name(name_grammar_file(scenario))] = scenario.grammar.text
+    files[out] = render_scenario(scenario)
+    for path, text in files.items():
+        try:
+            write_whole(path, text.encode())
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {path}: {error.strerror}",
+                hint="name another file with --out, and run it again",
+            ) from error
     sys.stderr.write(f"[{bench.runs} runs, {bench.tokens} tokens] {step.name}: {_measure(step.case)}\n")
     sys.stderr.flush()
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write a file completely or not at all: whoever ends the search at once keeps the case before."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(text.encode("utf-8"))
-    part.replace(path)
 
 
 def _name_scenario(case: Case, failing: Failing) -> Scenario:

@@ -4,6 +4,8 @@ import contextlib
 import os
 import sys
 
+from engine_bindings.errors import StorageError
+
 
 def prepare_streams() -> None:
     """Let a terminal of any encoding show a report: what it cannot show is written as an escape."""
@@ -16,12 +18,26 @@ def prepare_streams() -> None:
 
 
 def write_result(text: str) -> None:
-    """Write ``text`` on stdout. A reader that has left (``| head``) does not change the exit status."""
+    """Write ``text`` on stdout. A reader that has left (``| head``) does not change the exit status.
+
+    Raises:
+        StorageError: stdout does not take it, for example as its disk is full.
+    """
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at its end, which must not complain.
+        _leave_stdout()
+    except OSError as error:
+        _leave_stdout()
+        raise StorageError(
+            f"cannot write the result on stdout: {error.strerror}", hint="make room, or send it elsewhere"
+        ) from error
+
+
+def _leave_stdout() -> None:
+    # The interpreter flushes once more at its end, which must not complain.
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

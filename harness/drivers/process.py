@@ -184,11 +184,13 @@ class EngineProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=KILL_WAIT_S)
         if self._selector.get_map() is not None:
-            self.drain_stderr()
-            self._selector.close()
-            for pipe in self._pipes:
-                _close(pipe)
-            self._guard.release(self._process.pid)
+            try:
+                self.drain_stderr()
+            finally:
+                self._selector.close()
+                for pipe in self._pipes:
+                    _close(pipe)
+                self._guard.release(self._process.pid)
         return self._process.poll()
 
     def _signal(self, number: int) -> None:

@@ -113,7 +113,9 @@ class ServerProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=KILL_WAIT_S)
-        self.drain()
-        self._output.close()
-        self._guard.release(self._process.pid)
+        try:
+            self.drain()
+        finally:
+            self._output.close()
+            self._guard.release(self._process.pid)
         return self._process.returncode

@@ -3,6 +3,7 @@
 from collections import deque
 from typing import BinaryIO
 
+from engine_bindings.errors import StorageError
 from engine_bindings.wire.stderr_lines import StderrEvent, parse_stderr_line
 
 # Enough for the last words of a crash with its stack; the whole text is in the file.
@@ -21,6 +22,7 @@ class StderrLog:
 
     def __init__(self, file: BinaryIO, *, file_limit_bytes: int = FILE_LIMIT_BYTES) -> None:
         self._file = file
+        self._is_broken = False
         self._held_limit_bytes = min(FILE_TAIL_BYTES, file_limit_bytes // 2)
         self._room_bytes = file_limit_bytes - self._held_limit_bytes
         self._held = bytearray()
@@ -31,15 +33,19 @@ class StderrLog:
 
     def close(self) -> None:
         """Write the end of a long stderr behind its beginning, and what was left out between them."""
+        end = bytes(self._held)
         if self._dropped_bytes:
-            self._file.write(f"\n[coli-ab: {self._dropped_bytes:,} bytes left out here]\n".encode())
-        self._file.write(self._held)
-        self._file.flush()
+            end = f"\n[coli-ab: {self._dropped_bytes:,} bytes left out here]\n".encode() + end
         self._held.clear()
         self._dropped_bytes = self._room_bytes = self._held_limit_bytes = 0
+        self._write(end)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes."""
+        """Take the next bytes.
+
+        Raises:
+            StorageError: the file does not take them; said once, what comes later is kept out of the file.
+        """
         self._copy(data)
         self._tail += data
         if len(self._tail) > TAIL_LIMIT_BYTES:
@@ -63,13 +69,26 @@ class StderrLog:
     def _copy(self, data: bytes) -> None:
         """Write to the file while it has room; of what comes later the end is held until ``close``."""
         if written := data[: self._room_bytes]:
-            self._file.write(written)
-            self._file.flush()
             self._room_bytes -= len(written)
+            self._write(written)
         self._held += data[len(written) :]
         if (surplus := len(self._held) - self._held_limit_bytes) > 0:
             del self._held[:surplus]
             self._dropped_bytes += surplus
+
+    def _write(self, data: bytes) -> None:
+        if self._is_broken:
+            return
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            self._is_broken = True
+            name = getattr(self._file, "name", "the engine's stderr")
+            raise StorageError(
+                f"cannot write {name}: {error.strerror or error}",
+                hint="the cells before are on disk; make room, then coli-ab compare --resume RUN",
+            ) from error
 
     def _extend_line(self, piece: bytes) -> None:
         self._line += piece[: LINE_LIMIT_BYTES - len(self._line)]

@@ -1,15 +1,19 @@
 """The run directory: writing whole files, appending records, and reading what is there."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from engine_bindings.errors import RunDirectoryError, UsageError
+from engine_bindings.errors import RunDirectoryError, StorageError, UsageError
 from harness.plan import Arm, CellSpec
 from harness.rundir import RunDirectory, create_run_directory, read_run
 from harness.transcript import CellRecord
 
 SPEC = CellSpec(arm=Arm(path="chat", depth=3), scenario="quick", repetition=1)
+RECORD = CellRecord(spec=SPEC, started_at="now", argv=("engine",))
+REPOSITORY = Path(__file__).parents[2]
 
 
 def test_directory_is_named_by_the_run_unless_it_is_given(tmp_path: Path) -> None:
@@ -67,3 +71,43 @@ def test_plan_that_is_broken_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(RunDirectoryError, match=r"plan\.json"):
         read_run(tmp_path)
+
+
+FILL = """
+import resource, sys
+from pathlib import Path
+from engine_bindings.errors import StorageError
+from harness.rundir import RunDirectory
+from tests.harness.test_rundir import RECORD
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))
+directory = RunDirectory(Path(sys.argv[1]))
+try:
+    while True:
+        directory.append_cell(RECORD)
+except StorageError as error:
+    print(error.message)
+"""
+
+
+def test_a_record_that_does_not_fit_leaves_the_others_whole(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", FILL, str(tmp_path)], stdout=subprocess.PIPE, check=True, cwd=REPOSITORY
+    )
+
+    assert ended.stdout.decode() == f"cannot write {tmp_path / 'cells.jsonl'}: File too large\n"
+    *lines, rest = (tmp_path / "cells.jsonl").read_bytes().split(b"\n")
+    assert rest == b""
+    assert {CellRecord.from_json(line) for line in lines} == {RECORD}
+
+
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stderr").touch()
+
+    with pytest.raises(StorageError, match=r"stderr/chat-3\.quick\.1\.txt: File exists"):
+        RunDirectory(tmp_path).open_stderr(SPEC)
+
+
+def test_a_directory_that_vanished_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"cells\.jsonl: No such file or directory"):
+        RunDirectory(tmp_path / "gone").append_cell(RECORD)

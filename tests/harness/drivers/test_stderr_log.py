@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine_bindings.errors import StorageError
 from engine_bindings.wire.stderr_lines import PrefixReuse
 from harness.drivers import stderr_log
 from harness.drivers.stderr_log import StderrLog
@@ -104,3 +105,16 @@ def test_events_that_nobody_takes_are_bounded() -> None:
     log.feed(LINE * (stderr_log.EVENT_LIMIT + 5))
 
     assert len(log.take_events()) == stderr_log.EVENT_LIMIT
+
+
+def test_a_file_that_takes_nothing_is_said_once() -> None:
+    class Full(io.BytesIO):
+        def write(self, data: object) -> int:
+            raise OSError(28, "No space left on device")
+
+    log = StderrLog(Full())
+    with pytest.raises(StorageError, match="No space left on device"):
+        log.feed(LINE)
+    log.feed(LINE)
+    log.close()
+    assert len(log.take_events()) == 1
