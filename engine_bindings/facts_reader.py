@@ -9,6 +9,7 @@ from engine_bindings.cpu import read_cpu, read_kernel_family
 from engine_bindings.errors import CheckpointError, UsageError
 from engine_bindings.facts import Facts
 from engine_bindings.fingerprint import read_model_fingerprint
+from engine_bindings.regular_file import open_regular
 
 # Not the same in every arm: facts have fields for the first two, the handshake proves the next two, and the
 # others are sized for the scenarios or stand in for what a request says.
@@ -85,7 +86,7 @@ def _select_settings(pinned: Mapping[str, Pin]) -> Mapping[str, str]:
 def _read_kernels(engine: Path) -> str:
     """Return the kernel family: an executable brings its own, everything else multiplies with NumPy."""
     try:
-        with engine.open("rb") as file:
+        with open_regular(engine) as file:
             magic = file.read(4)
     except OSError:
         magic = b""
@@ -112,7 +113,7 @@ def _digest_files(root: Path, is_wanted: Callable[[Path], bool]) -> str | None:
     digest = hashlib.sha256()
     for name in wanted:
         try:
-            with (root / name).open("rb") as file:
+            with open_regular(root / name) as file:
                 content = hashlib.file_digest(file, "sha256")
         except OSError as error:
             raise CheckpointError(f"{root / name}: cannot be read: {error.strerror}") from error

@@ -6,6 +6,7 @@ Weights of up to 1 GiB together are hashed whole. Of larger ones every file's si
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -14,6 +15,7 @@ from typing import BinaryIO
 
 from engine_bindings.errors import CheckpointError, UsageError
 from engine_bindings.gguf_file import check_gguf, list_gguf_parts
+from engine_bindings.regular_file import check_regular, open_regular, read_regular
 
 WHOLE_LIMIT_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20
@@ -110,6 +112,7 @@ def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
             f"there is no model directory {str(model_dir)!r}",
             hint="--model takes a directory with config.json, tokenizer.json and *.safetensors",
         )
+    _refuse_odd_files(model_dir)
     config, tokenizer = (_checked_json(model_dir / name) for name in ("config.json", "tokenizer.json"))
     weights = sorted(model_dir.glob("*.safetensors"))
     if not weights:
@@ -125,6 +128,18 @@ def read_model_fingerprint(model_dir: Path) -> ModelFingerprint:
         weights_bytes=sum(sizes),
         weights_sampled=sum(sizes) > WHOLE_LIMIT_BYTES,
     )
+
+
+def _refuse_odd_files(model_dir: Path) -> None:
+    """Raise CheckpointError for a pipe, device or socket: an engine that opens it may wait for ever."""
+    try:
+        for path in sorted(model_dir.iterdir()):
+            if path.exists() and not path.is_dir():
+                check_regular(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename}: {error.strerror}", hint="take it out of the model"
+        ) from error
 
 
 def _read_gguf_fingerprint(path: Path) -> ModelFingerprint:
@@ -145,12 +160,12 @@ def _read_gguf_fingerprint(path: Path) -> ModelFingerprint:
 
 def _checked_json(path: Path) -> Path:
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_regular(path))
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: no such file", hint="the model directory is not complete") from error
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(value).__name__} where an object belongs")
@@ -160,8 +175,8 @@ def _checked_json(path: Path) -> Path:
 def check_safetensors(path: Path) -> None:
     """Check a weight file's header against its size; CheckpointError names the file and what is wrong."""
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             header_bytes = int.from_bytes(file.read(8), "little")
             if not 2 <= header_bytes <= min(size - 8, SAFETENSORS_HEADER_LIMIT_BYTES):
                 raise CheckpointError(
@@ -171,7 +186,7 @@ def check_safetensors(path: Path) -> None:
         end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, AttributeError, KeyError, IndexError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: its safetensors header is broken: {error}") from error
     if 8 + header_bytes + end != size:
         raise CheckpointError(
@@ -186,7 +201,7 @@ def _digest_files(paths: Sequence[Path], *, root: Path) -> str:
     digest = hashlib.sha256()
     for path, size in zip(paths, sizes, strict=True):
         digest.update(f"{path.relative_to(root)}\0{size}\0".encode())
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for block in _sample(file, size, SAMPLED_BLOCKS // len(paths)) if sampled else _read_whole(file):
                 digest.update(block)
     return digest.hexdigest()

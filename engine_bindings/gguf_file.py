@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from engine_bindings.errors import CheckpointError
+from engine_bindings.regular_file import open_regular
 
 MAGIC = b"GGUF"
 PART = re.compile(r"(.*-)\d{5}(-of-\d{5}\.gguf)")
@@ -28,7 +29,7 @@ def check_gguf(path: Path) -> None:
         )
     for part in parts:
         try:
-            with part.open("rb") as file:
+            with open_regular(part) as file:
                 begin = file.read(len(MAGIC))
         except OSError as error:
             raise CheckpointError(f"{part}: cannot be read: {error.strerror}") from error

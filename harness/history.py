@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError, UsageError
+from engine_bindings.regular_file import check_regular
 from harness.environment import Environment
 from harness.plan import Plan
 from harness.report import Report
@@ -203,6 +204,8 @@ def open_history(path: Path, *, create: bool = False) -> Iterator[History]:
     try:
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            check_regular(path)
         with closing(sqlite3.connect(path)) as connection:
             connection.row_factory = sqlite3.Row
             connection.execute("PRAGMA foreign_keys = ON")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError, StorageError, UsageError
+from engine_bindings.regular_file import read_regular
 from harness.environment import Environment
 from harness.plan import CellSpec, Plan
 from harness.record_json import from_json, to_json
@@ -53,7 +54,7 @@ def reopen_run_directory(path: Path) -> "RunDirectory":
     file = path / CELLS
     try:
         if file.exists():
-            data = file.read_bytes()
+            data = read_regular(file)
             whole = data.rfind(b"\n") + 1
             if whole < len(data):
                 os.truncate(file, whole)
@@ -205,7 +206,7 @@ def _read_cells(path: Path) -> tuple[tuple[CellRecord, ...], tuple[str, ...]]:
 
 def _read_file(path: Path, name: str) -> bytes:
     try:
-        return (path / name).read_bytes()
+        return read_regular(path / name)
     except OSError as error:
         raise RunDirectoryError(
             f"{path / name}: {error.strerror}",

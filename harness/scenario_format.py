@@ -135,6 +135,10 @@ def parse_tables(text: str, source: str, read_text: Callable[[str], str]) -> Sce
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{source}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ScenarioError(
+            f"{source}: lists or tables are nested too deeply", hint=_WHERE_TO_READ
+        ) from error
     lines = locate_keys(text)
     raise_problems(_resolve_file_forms(data, read_text), lines, source)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine_bindings.errors import RunDirectoryError, UsageError
 from engine_bindings.fingerprint import read_weights_bytes
+from engine_bindings.regular_file import read_regular
 from harness.budget import cut_plan, end_at_fault
 from harness.builds import BASELINE, join_builds
 from harness.cli.earlier_runs import Prepared, build_on_earlier_runs
@@ -176,13 +177,13 @@ def restore_arguments(arguments: argparse.Namespace, run: Path) -> argparse.Name
     """
     file = run / ARGUMENTS
     try:
-        kept = json.loads(file.read_bytes())
+        kept = json.loads(read_regular(file))
         options, directory = dict(kept["options"]), str(kept["working_directory"])
     except OSError as error:
         raise RunDirectoryError(
             f"{file}: {error.strerror}", hint="name the directory of a run, for example one below runs/"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunDirectoryError(f"{file}: not the options of a run", hint="the file was edited") from error
     _refuse_other_options(arguments)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError
+from engine_bindings.regular_file import read_regular
 from harness.budget import find_unpaid
 from harness.changes import describe_changes, list_changes
 from harness.cli.output import write_note, write_result
@@ -89,7 +90,7 @@ def read_report(path: Path) -> Report:
     """
     file = path / REPORT_JSON
     try:
-        return Report.from_json(file.read_bytes(), place=str(file))
+        return Report.from_json(read_regular(file), place=str(file))
     except OSError as error:
         raise RunDirectoryError(
             f"{file}: {error.strerror}", hint=f"if {path} is a run that was cut off: coli-ab analyze {path}"

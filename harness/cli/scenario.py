@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from engine_bindings.errors import ScenarioError, UsageError
+from engine_bindings.regular_file import check_regular
 from harness.cli.output import write_note, write_result
 from harness.redaction import Redactor
 from harness.request_log import UnsupportedRequestError, parse_logged_request
@@ -108,10 +109,19 @@ def read_requests(source: Path) -> Iterator[tuple[str, str]]:
     if not files:
         raise ScenarioError(f"{source}: no *.json and no *.jsonl in it", hint="name the log itself")
     for path in files:
+        _check_regular(path)
         if path.suffix == ".json":
             yield path.name, _read_text(path)
         else:
             yield from _read_lines(path, f"{path.name} ")
+
+
+def _check_regular(path: Path) -> None:
+    # A log that is named may well be a pipe; one that lies in a directory would be waited for without a word.
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}", hint="take it out of the directory") from error
 
 
 def _read_lines(path: Path, prefix: str) -> Iterator[tuple[str, str]]:

@@ -5,10 +5,13 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 
 from engine_bindings.errors import ScenarioError
+from engine_bindings.regular_file import read_regular
 from harness.scenario import Scenario, parse_scenario
 from scenarios import scenario_paths
 
 ALL = "all"
+# More than four of the largest prompts that an engine takes.
+MAX_FILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +67,11 @@ def load_scenario(path: Path) -> LoadedScenario:
 
 def _read(path: Path, place: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = read_regular(path, limit_bytes=MAX_FILE_BYTES).decode("utf-8")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{place}: not UTF-8: {error.reason} at byte {error.start}") from error
     except OSError as error:
         raise ScenarioError(f"{place}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise ScenarioError(f"{place!r}: {error}", hint="no file has such a name") from error
