@@ -11,6 +11,8 @@ from harness.selfcheck.declared import DeclaredDefect
 
 DEFECTS = ("keep-rejected-kv", "cached-tokens-zero", "draft-row-missing", "wrong-protocol", "kernel-switch")
 
+FINE = ("named", "explained", "unavailable")
+
 
 def check(capsys: pytest.CaptureFixture[str], *more: str) -> tuple[int, dict[str, object]]:
     status = main(["selfcheck", "--fast", "--json", *more])
@@ -73,3 +75,12 @@ def test_a_run_that_breaks_off_is_missed_with_its_reason(
         ("missed", "OSError: no space left")
     ]
     assert status == 1
+
+
+def test_the_fast_form_names_every_defect_and_accuses_no_control(capsys: pytest.CaptureFixture[str]):
+    status, matrix = check(capsys)
+
+    wrong = [(row["name"], row["outcome"]) for row in matrix["rows"] if row["outcome"] not in FINE]
+    assert wrong == []
+    assert {run["given"]["verdict_class"] for run in matrix["healthy"]} == {"identical"}
+    assert status == 0
