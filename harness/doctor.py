@@ -125,9 +125,11 @@ def _describe_path(
     answered = f"{len(turns)} turns in {len(cells)} starts"
     failure = failed[0].failure if failed else None
     yield row("answers", "no" if failure else "yes", failure.message if failure else answered)
+    shown: set[int] = set()
     for engagement in comparison.engagements:
-        if engagement.arm.path != path or not engagement.totals.turns:
+        if engagement.arm.path != path or not engagement.totals.turns or engagement.arm.depth in shown:
             continue
+        shown.add(engagement.arm.depth)  # the same, typed, is in its records and in the complaints
         depth = engagement.arm.depth
         name = (
             "runs"
@@ -152,11 +154,13 @@ def _describe_path(
         ("emitted_tokens", True),
     ):
         # A typed line hides its prompt, whose counts are that of the line alone.
-        hidden = field in ("cached_tokens", "prompt_tokens") and all(t.entry == "line" for t in turns)
+        of_prompt = field in ("cached_tokens", "prompt_tokens")
+        asked = [turn for turn in turns if not (of_prompt and turn.entry == "line")]
+        hidden = bool(turns) and not asked
         yield row(
             f"reports {field}",
-            "not shown" if hidden else _is_reported(turns, field),
-            "typed lines show no prompt" if hidden else _show(turns, field, field),
+            _is_reported(asked, field),
+            "typed lines show no prompt" if hidden else _show(asked, field, field),
             claimed=claimed,
         )
     yield _describe_caps(path, turns)

@@ -94,3 +94,20 @@ def test_resumed_conversation_is_a_complaint():
 def test_a_path_that_takes_lines_only_is_asked_by_typing():
     typed = replace(ABLE, paths=("chat", "cli"), entries={"chat": ("line", "prompt"), "cli": ("line",)})
     assert [scenario.entry for scenario in build_questions(typed)] == ["prompt", "line"]
+
+
+def test_typed_turns_beside_exact_ones_are_no_proof_that_counts_are_missing():
+    typed = replace(ABLE, paths=("chat", "cli"), entries={"chat": ("line", "prompt"), "cli": ("line",)})
+    plan = build_plan(build_questions(typed), repetitions=1, capabilities=typed)
+
+    def hide(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.scenario != "typed":
+            return turn
+        return replace(turn, entry="line", prompt_tokens=None, cached_tokens=None, prefill_tokens=None)
+
+    records = run_healthy(plan, hide)
+    found = diagnose(plan, typed, select_latest(records), judge_run(plan, records)[0], None)
+    rows = {(row.path, row.capability): row for row in found.rows}
+    assert len(rows) == len(found.rows)
+    assert rows["chat", "reports cached_tokens"].seen == "yes"
+    assert rows["cli", "reports cached_tokens"].seen == "not shown"
