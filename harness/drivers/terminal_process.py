@@ -1,6 +1,7 @@
 """A program on a pseudo-terminal: its screen as one stream of bytes, and its engine's stderr beside it."""
 
 import os
+import signal
 import subprocess
 import termios
 import time
@@ -110,6 +111,8 @@ class _Terminal:
 
 def _set_terminal() -> None:
     """Let bytes through as they are written, and do not echo what is typed."""
+    # A harness that runs in the background was started with the signal ignored, and the program would be too.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     settings = termios.tcgetattr(0)
     settings[1] &= ~termios.OPOST
     settings[3] &= ~termios.ECHO

@@ -23,7 +23,7 @@ from engine_bindings.wire.stderr_lines import (
 from tests.engine_bindings.wire.recorded_streams import RECORDINGS
 
 RECORDED = sorted(
-    {line for path in RECORDINGS.glob("*.err") for line in path.read_text("utf-8").splitlines()}
+    {line for path in RECORDINGS.glob("[cd]_*.err") for line in path.read_text("utf-8").splitlines()}
 )
 # Forms that are of no use to anybody who measures.
 UNKNOWN = ("[DSA]", "[RAM_GB=", "[prefill]", "[SPEC_PIN]")
