@@ -48,6 +48,8 @@ class TerminalSession(ChatSession):
 
     def _stop(self) -> None:
         """Let the turn go on to its end: an interrupt between two reads makes the command line quit."""
+        # What was not asked must not count as a stop that is not heard.
+        self._asked_to_end_ns = None
 
     def _receive(self, waits: Waits, place: str) -> tuple[int, list[Reply]]:
         at_ns, events = super()._receive(waits, place)

@@ -150,6 +150,8 @@ def test_stop_string_cuts_the_text_and_lets_the_turn_go_on(bench: Bench) -> None
     first, second = bench.run("healthy", "cli", typed("a", stop=("and",)), typed("b", turn=1))
 
     assert (first.text, first.finish) == (b"you said a\n", "stop-string")
+    # It was not told to stop, so that it goes on is no fault of it.
+    assert first.asked_to_end_ns is None
     assert second.text == b"you said b\nand no more"
 
 
