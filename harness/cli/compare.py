@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import get_args
 
 from harness.cli.certify import certify_run
+from harness.cli.clock import read_wall_clock
 from harness.cli.dry_run import render_dry_run
 from harness.cli.investigation import Investigation
 from harness.cli.output import write_note, write_result
@@ -310,7 +311,7 @@ def _measure(request: Request, directory: RunDirectory, earlier: Sequence[CellRe
             launcher,
             directory,
             observer=progress,
-            wall_clock=_wall_clock,
+            wall_clock=read_wall_clock,
             earlier=earlier,
             read_conditions=read_conditions,
         )
@@ -319,10 +320,6 @@ def _measure(request: Request, directory: RunDirectory, earlier: Sequence[CellRe
         except KeyboardInterrupt:
             return True
     return False
-
-
-def _wall_clock() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _positive(text: str) -> int:

@@ -1,11 +1,12 @@
 """``coli-ab doctor``: start an engine on each of its paths and say what it really does, and what is wrong."""
 
 import argparse
-import datetime
 import sys
 
 from tabulate import tabulate
 
+from engine_bindings.errors import UsageError
+from harness.cli.clock import read_wall_clock
 from harness.cli.output import write_note, write_result
 from harness.cli.pair_bench import MemorySink
 from harness.cli.progress import open_progress
@@ -59,7 +60,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    subject = read_subjects(arguments)[0]
+    subjects = read_subjects(arguments)
+    if len(subjects) > 1:
+        raise UsageError(
+            f"doctor looks at one engine, and {len(subjects)} are named", hint="run it once for each"
+        )
+    (subject,) = subjects
     able = subject.binding.capabilities
     plan = build_plan(
         build_questions(able),
@@ -82,7 +88,7 @@ def _examine(subject: Subject, plan: Plan) -> tuple[Diagnosis, bool]:
     sink, progress = MemorySink(), open_progress(plan, sys.stderr)
     launcher = subject.launcher(plan.timeouts, None)
     with progress, launcher:
-        runner = Runner(plan, launcher, sink, observer=progress, wall_clock=_wall_clock)
+        runner = Runner(plan, launcher, sink, observer=progress, wall_clock=read_wall_clock)
         records = list(runner.run_plan())
         started = any(record.ready_ns is not None for record in records)
         margins = _ask_for_margins(runner, plan) if started else None
@@ -131,7 +137,3 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= EVIDENCE_CHARACTERS else text[: EVIDENCE_CHARACTERS - 1] + "…"
-
-
-def _wall_clock() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

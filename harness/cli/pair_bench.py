@@ -1,6 +1,5 @@
 """Runs the arms of a failing contrast on one case after the other, keeping nothing on disk."""
 
-import datetime
 import io
 import os
 import shlex
@@ -15,6 +14,7 @@ from engine_bindings.binding import Binding
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import read_model_fingerprint
 from engine_bindings.registry import find_binding
+from harness.cli.clock import read_wall_clock
 from harness.cli.results import compare_records
 from harness.drivers.builds import BuildsLauncher
 from harness.drivers.launcher import EngineLauncher
@@ -149,7 +149,7 @@ class PairBench:
         sink = MemorySink()
 
         def runner(plan: Plan) -> Runner:
-            return Runner(plan, launcher, sink, observer=sink, wall_clock=_wall_clock)
+            return Runner(plan, launcher, sink, observer=sink, wall_clock=read_wall_clock)
 
         with launcher:
             try:
@@ -274,7 +274,3 @@ def _tighten(timeouts: Timeouts, records: Iterable[CellRecord]) -> Timeouts:
         first_output_timeout_s=min(timeouts.first_output_timeout_s, patience_s),
         progress_timeout_s=min(timeouts.progress_timeout_s, patience_s),
     )
-
-
-def _wall_clock() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

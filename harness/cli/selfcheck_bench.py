@@ -1,6 +1,5 @@
 """Runs the gate on the embedded engine in this process: one engine setting, one plan, one run directory."""
 
-import datetime
 import shutil
 import threading
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from engine_bindings.fingerprint import read_model_fingerprint
 from engine_bindings.reference_engine import ReferenceEngine
 from harness.builds import BASELINE, add_baseline
+from harness.cli.clock import read_wall_clock
 from harness.cli.investigation import Investigation
 from harness.cli.results import analyze_run, compare_records
 from harness.comparison import Comparison, count_tokens
@@ -121,7 +121,7 @@ class GateBench:
         started = time.monotonic()
         directory = create_run_directory(self._directory / name, run_id=name)
         directory.write_plan(plan)
-        directory.write_environment(replace(self._environment, run_id=name, started_at=_wall_clock()))
+        directory.write_environment(replace(self._environment, run_id=name, started_at=read_wall_clock()))
         for record in earlier:
             directory.append_cell(record)
         launcher = EngineLauncher(
@@ -130,7 +130,7 @@ class GateBench:
         observer = StopObserver(self._stop)
         with launcher:
             runner = Runner(
-                plan, launcher, directory, observer=observer, wall_clock=_wall_clock, earlier=earlier
+                plan, launcher, directory, observer=observer, wall_clock=read_wall_clock, earlier=earlier
             )
             investigation = Investigation(plan, runner, earlier)
             investigation.run()
@@ -188,7 +188,3 @@ def describe_verdict(verdict: Verdict, comparison: Comparison) -> Given:
         cells=0,
         seconds=0.0,
     )
-
-
-def _wall_clock() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

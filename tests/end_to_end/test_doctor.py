@@ -32,3 +32,10 @@ def test_fault_is_named(capsys: pytest.CaptureFixture[str], settings: tuple[str,
     complaints = json.loads(capsys.readouterr().out)["complaints"]
     assert any(words in item["problem"] for item in complaints)
     assert all(item["remedy"] for item in complaints)
+
+
+def test_several_engines_are_refused_and_none_is_looked_at_in_silence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["doctor", "--engine", "a=reference", "--engine", "b=reference"]) == 2
+    assert "looks at one engine" in capsys.readouterr().err
