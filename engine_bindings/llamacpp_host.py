@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except HostError as error:
         sys.stderr.write(f"llamacpp-host: {error}\n")
         return EXIT_USAGE
-    except Exception as error:
+    except Exception as error:  # the library raises bare exceptions of its own
         sys.stderr.write(f"llamacpp-host: the server could not be started: {error}\n")
         return 1
     sys.stderr.write(f"llamacpp-host: listening on {server.listening_address}\n")

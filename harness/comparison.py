@@ -1,6 +1,6 @@
 """Everything that a run showed, as values: the evidence that the verdict is given on."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.cases import list_cases
@@ -133,9 +133,7 @@ def compare(
         *find_count_faults(plan, judged),
         *find_logprob_faults(plan, seen),
         *find_left_state(plan, latest),
-        *name_breaches(row for row in validity if not plan.is_baseline(row.arm)),
-        *(name_prefix(row) for row in prefill if row.state == "wrong" and not plan.is_baseline(row.arm)),
-        *(name_distribution(row) for row in distributions if row.test.differs),
+        *_name_rows(plan, validity, prefill, distributions),
     )
     return Comparison(
         cells_planned=len(plan.cells),
@@ -164,6 +162,20 @@ def compare(
         logprobs=logprobs,
         performance=judge_performance(plan, checked, timed, _list_order(records, seen), degenerate),
     )
+
+
+def _name_rows(
+    plan: Plan,
+    validity: Iterable[ValidityRow],
+    prefill: Iterable[PrefillRow],
+    distributions: Iterable[DistributionRow],
+) -> Iterator[Finding]:
+    """Yield the findings that rows of the evidence are; those of a baseline's arms are not judged."""
+    yield from name_breaches(row for row in validity if not plan.is_baseline(row.arm))
+    for row in prefill:
+        if row.state == "wrong" and not plan.is_baseline(row.arm):
+            yield name_prefix(row)
+    yield from (name_distribution(drawn) for drawn in distributions if drawn.test.differs)
 
 
 def _list_order(records: Sequence[CellRecord], seen: Mapping[CellSpec, CellRecord]) -> list[CellSpec]:

@@ -151,8 +151,7 @@ class AuditGuard:
             except (TurnFailed, TurnRefused) as error:
                 self.failed += 1
                 LOG.warning("a replay for the audit could not be done: %s", error)
-            except Exception:
-                # The guard has to outlive a fault in one sample, or nothing would be audited any more.
+            except Exception:  # the guard outlives a fault in one sample, or nothing more is audited
                 self.failed += 1
                 LOG.exception("unexpected error in the audit")
             finally:

@@ -125,7 +125,7 @@ class Selfcheck:
         what = "the plain plan: every arm on every scenario, to the end"
         try:
             run = self._bench.run(PLAIN, plan, self._settings, until="end")
-        except BaseException as error:
+        except BaseException as error:  # others wait for this run, and must hear of any end of it
             self._plain.set_exception(error)
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -148,7 +148,7 @@ class Selfcheck:
                 kept.append(f"{defect.name}-against-baseline")
                 held = self._bench.run_against(kept[-1], run, healthy, settings)
                 run = run if finds_nothing(held.given) else held
-        except Exception as error:
+        except Exception as error:  # a run that breaks off is a row of the matrix
             return DefectRun(defect=defect, given=None, error=_name_error(error))
         for name in kept:
             self._put_away(name, good=judge_given(defect, run.given) in GOOD)
@@ -167,7 +167,7 @@ class Selfcheck:
         plan = shuffle_cells(self._bench.build_plan([draw.scenario], depth=draw.depth), self._seed, number)
         try:
             run = self._bench.run(name, plan, self._settings, until="end")
-        except Exception as error:
+        except Exception as error:  # a run that breaks off is a row of the matrix
             return HealthyRun(name=name, what=draw.what, given=None, error=_name_error(error))
         healthy = HealthyRun(name=name, what=draw.what, given=run.given, rounds=self._rounds)
         self._put_away(name, good=not healthy.alarmed)

@@ -117,7 +117,7 @@ def run_jobs(
             for future in _as_they_end(names):
                 done[names[future]] = future.result()
                 progress.job_ended(describe(names[future], done[names[future]]))
-        except BaseException as error:
+        except BaseException as error:  # whatever ends this, the other runs are told to stop first
             stop.set()
             pool.shutdown(cancel_futures=True)
             if not isinstance(error, KeyboardInterrupt):
