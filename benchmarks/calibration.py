@@ -4,7 +4,7 @@ The engine's speed varies by 2.4 % from cell to cell (normal, as a standard devi
 the run, and one cell in twenty takes 1.25 to 3 times as long. Every experiment is a run of two builds of that
 engine: scenario, plan, cells, records, pairs, statistics, statement.
 
-    python benchmarks/calibration.py [--experiments N] [--seed N] [--workers N]
+    python benchmarks/calibration.py [--experiments N] [--seed N] [--cases TEXT] [--workers N]
 """
 
 import argparse
@@ -348,6 +348,7 @@ def main() -> int:
     )
     parser.add_argument("--experiments", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", default="", help="only cases whose title has this in it")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     print(f"{arguments.experiments} experiments each, seed {arguments.seed}, alpha {DEFAULT_ALPHA:g}")
@@ -356,6 +357,8 @@ def main() -> int:
     run, planned = 0.0, 0
     with ProcessPoolExecutor(arguments.workers) as pool:
         for number, case in enumerate(CASES):
+            if arguments.cases not in case.title:
+                continue
             tally = run_case(number, arguments, pool)
             misses = tally.misses(case)
             missed += len(misses)
@@ -364,7 +367,7 @@ def main() -> int:
             shares = f"{tally.counted:7.1%} {tally.failed:7.1%} {tally.refused:8.1%}"
             pairs = f"{tally.pairs:9.1f} {1 - tally.pairs / case.pairs:6.1%}"
             print(f"{case.title:26} {case.pairs:5} {shares} {pairs}  {', '.join(misses)}", flush=True)
-    saved = 1 - run / planned
+    saved = 1 - run / planned if planned else 1.0
     print(f"pairs saved on true effects: {saved:.1%}, at least {LEAST_SAVED:.0%} wanted")
     print("said: A/A anything of any metric; else that the decode speed is slower. failed: beyond the bound.")
     return int(missed > 0 or saved < LEAST_SAVED)

@@ -213,7 +213,8 @@ class _Rules:
     def _look(self, metric: TimedMetric, pairs: Sequence[CellPair]) -> tuple[Look, ...]:
         labellings = self._count(metric)
         if self._speed is not None and self._speed.sequential:
-            return look_pair_by_pair(pairs, self._speed.pairs, labellings=labellings)
+            first = self.needed_pairs(metric)
+            return look_pair_by_pair(pairs, self._speed.pairs, first=first, labellings=labellings)
         return (look(pairs, together=BLOCKS_TOGETHER, labellings=labellings),)
 
 

@@ -103,12 +103,12 @@ def look(
 
 
 def look_pair_by_pair(
-    pairs: Sequence[CellPair], planned_pairs: int, *, labellings: int = LABELLINGS
+    pairs: Sequence[CellPair], planned_pairs: int, *, first: int = 2, labellings: int = LABELLINGS
 ) -> tuple[Look, ...]:
-    """Look after every pair of a run of ``planned_pairs`` pairs, from the second."""
+    """Look after every pair of a run of ``planned_pairs`` pairs, from pair number ``first``."""
     return tuple(
         look(pairs[:count], share=min(count / planned_pairs, 1.0), labellings=labellings)
-        for count in range(2, len(pairs) + 1)
+        for count in range(first, len(pairs) + 1)
     )
 
 

@@ -202,7 +202,7 @@ def test_a_run_that_may_end_early_ends_where_its_records_say():
     comparison = compare_records(plan, live)
     decode = comparison.performance[0].rows[0]
     assert decode.statement == "slower"
-    assert decode.pairs < 16
+    assert decode.needed_pairs <= decode.pairs < 16
     assert comparison.performance[0] == whole
     assert len(live) == 2 + 2 * decode.pairs == comparison.cells_planned
     assert judge(plan, comparison).verdict_class == "slower"
@@ -226,3 +226,11 @@ def test_a_row_is_one_line_with_all_figures():
     assert line.startswith("slower, decode tok/s 0.9")
     assert "(16 pairs, p = 0.0" in line
     assert line.endswith("beyond the bound")
+
+
+def test_an_early_end_is_said_of_the_pairs_that_were_run():
+    plan = build_calibration_plan(16, sequential=True)
+    said = [run(-0.05, plan, seed=seed).rows[0] for seed in range(12)]
+    assert [row.statement for row in said if row.differs] == ["slower"] * sum(row.differs for row in said)
+    assert sum(row.differs for row in said) >= 10
+    assert sum(row.pairs for row in said) < 0.75 * 12 * 16

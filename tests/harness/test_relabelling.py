@@ -108,3 +108,9 @@ def test_an_interval_holds_what_the_test_does_not_reject():
 def test_an_interval_that_nothing_bounds_is_wide_and_ends():
     low, high = invert(make_pairs(2), 0.0, 0.01, 99)
     assert high - low == pytest.approx(2 * log(10))
+
+
+def test_looks_begin_where_something_can_be_shown():
+    looks = look_pair_by_pair(make_pairs(10), 20, first=8, labellings=99)
+    assert [seen.pairs for seen in looks] == [8, 9, 10]
+    assert [seen.share for seen in looks] == [0.4, 0.45, 0.5]
