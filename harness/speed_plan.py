@@ -5,7 +5,7 @@ from dataclasses import dataclass
 DEFAULT_PAIRS = 24
 # Of 1,000 runs of equal arms at most ten may raise an alarm. A test that erred at just that rate would break
 # the promise in every second thousand.
-DEFAULT_ALPHA = 0.0075
+DEFAULT_ALPHA = 0.007
 DEFAULT_BOUND_PERCENT = 1.0
 DEFAULT_SEED = 0
 # One run against another of the same engine, as a standard deviation; what --dry-run reckons with until a run

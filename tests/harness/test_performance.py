@@ -77,7 +77,7 @@ def test_a_shown_slow_down_within_the_bound_is_said_and_let_pass():
     loose = add_timed_cells(
         replace(plan, speed=None, cells=tuple(c for c in plan.cells if not is_timed(plan, c)), repetitions=1),
         pairs=16,
-        alpha=0.0075,
+        alpha=0.007,
         bound_percent=10.0,
         sequential=False,
         seed=0,

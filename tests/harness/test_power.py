@@ -21,4 +21,4 @@ def test_more_pairs_and_less_noise_show_smaller_effects():
 
 
 def test_the_default_plan_shows_about_three_per_cent():
-    assert smallest_effect(24, 0.0075 * 0.95, 2.4) == pytest.approx(3.0, abs=0.1)
+    assert smallest_effect(24, 0.007 * 0.95, 2.4) == pytest.approx(3.0, abs=0.1)

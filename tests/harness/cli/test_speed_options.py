@@ -23,7 +23,7 @@ def test_a_dry_run_says_what_the_plan_can_show(
     assert "smallest slowdown that is shown 9 times of 10 where a cell varies by 2.4 %: decode tok/s " in text
     assert "plan sha256" in text
     assert "minutes  at most" in text
-    assert "at most 0.75 % of runs of equal arms call anything different" in text
+    assert "at most 0.7 % of runs of equal arms call anything different" in text
 
 
 def test_timed_cells_run_behind_the_others_and_are_reported(
