@@ -351,6 +351,10 @@ def main() -> int:
     parser.add_argument("--cases", default="", help="only cases whose title has this in it")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
+    if not any(arguments.cases in case.title for case in CASES):
+        parser.error(
+            f"no case has {arguments.cases!r} in its title: {', '.join(case.title for case in CASES)}"
+        )
     print(f"{arguments.experiments} experiments each, seed {arguments.seed}, alpha {DEFAULT_ALPHA:g}")
     print(f"{'case':26} {'pairs':>5} {'said':>7} {'failed':>7} {'refused':>8} {'pairs run':>9} {'saved':>6}")
     missed = 0
