@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from engine_bindings.errors import ScenarioError
 from harness.grammar import Grammar
@@ -23,6 +24,8 @@ DRAW_MARK = "{draw}"
 MIN_CONTEXT_TOKENS = 16
 # The most that the engines we know take.
 MAX_SLOTS = 16
+# Both names are parts of file names in a run directory, which may have 255 bytes.
+MAX_NAME = 80
 # Problems shown at once: enough to mend a file in one go, few enough to read.
 MAX_PROBLEMS = 8
 
@@ -76,7 +79,7 @@ class TurnFile(_Table):
 class ConversationFile(_Table):
     """One ``[[conversation]]``."""
 
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=MAX_NAME)]
     category: Annotated[str, Field(alias="class", min_length=1)] = "general"
     system: str | None = None
     slot: Annotated[int, Field(ge=0, lt=MAX_SLOTS)] = 0
@@ -95,7 +98,7 @@ class ScenarioFile(_Table):
     """A whole scenario file."""
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$", max_length=MAX_NAME)]
     title: str = ""
     description: str = ""
     entry: Literal["prompt", "line"] = "prompt"
@@ -106,6 +109,14 @@ class ScenarioFile(_Table):
     slots: Annotated[int, Field(ge=1, le=MAX_SLOTS)] = 1
     defaults: DefaultsFile = DefaultsFile()
     conversation: Annotated[list[ConversationFile], Field(min_length=1)]
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _check_schema(cls, value: object) -> object:
+        # True and 1.0 equal 1, and would pass for it.
+        if isinstance(value, bool | float):
+            raise PydanticCustomError("schema_type", "must be the whole number 1")
+        return value
 
     def grammar(self) -> Grammar | None:
         """Return the grammar of the file's answers, if it has one."""
@@ -253,6 +264,7 @@ _REPHRASED = {
     "literal_error": "must be {expected}",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
 }
 

@@ -107,6 +107,8 @@ def test_a_whole_file_is_read_with_defaults_and_files_filled_in():
         ('class = "copy"', "temperature = 1", 11, "'temperature' belongs in [defaults]"),
         ('id = "raw"', 'colour = "red"', 26, "the keys here are id, class, system, slot, turn"),
         ("schema = 1", "schema = 2", 1, "must be 1"),
+        ("schema = 1", "schema = true", 1, "schema = True: must be the whole number 1"),
+        ("schema = 1", "schema = 1.0", 1, "schema = 1.0: must be the whole number 1"),
         ('name = "quick"', "", 1, "name is missing"),
         ("max_tokens = 24", 'max_tokens = "24"', 7, "must be a whole number"),
         ("max_tokens = 24", "max_tokens = true", 7, "must be a whole number"),
