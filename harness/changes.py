@@ -46,8 +46,9 @@ def list_changes(
 def _collect_settings(plan: Plan, records: Iterable[CellRecord]) -> dict[tuple[str, Arm], dict[str, str]]:
     """Return the settings of each build's arms; an arm goes by the name that it has in every build."""
     settings: dict[tuple[str, Arm], dict[str, str]] = {}
+    planned = frozenset(plan.cells)
     for record in records:
-        if record.spec in plan.cells:
+        if record.spec in planned:
             arm = record.spec.arm
             own = settings.setdefault((arm.build, Arm(path=arm.path, depth=arm.depth, slots=arm.slots)), {})
             own.update((pin.name, pin.value) for pin in record.pins)

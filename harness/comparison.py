@@ -110,7 +110,8 @@ def compare(
         unpaid: the probes that the budget did not allow.
     """
     seen = select_latest(records)
-    latest = {spec: record for spec, record in seen.items() if spec in plan.cells}
+    planned = frozenset(plan.cells)
+    latest = {spec: record for spec, record in seen.items() if spec in planned}
     figures = {
         cell.spec: cell
         for cell in metrics
@@ -147,7 +148,7 @@ def compare(
         speeds=summarise_speed(plan, cells, timed),
         speedups=derive_speedups(plan, checked, timed, degenerate),
         degenerate=degenerate,
-        tokens_decoded=count_tokens(r for r in records if r.spec in plan.cells or r.spec.probe is not None),
+        tokens_decoded=count_tokens(r for r in records if r.spec in planned or r.spec.probe is not None),
         probe_tokens=count_tokens(record for record in records if record.spec.probe is not None),
         planned_tokens=plan.worst_case_tokens,
         notes=(

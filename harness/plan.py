@@ -23,6 +23,10 @@ MAX_DEPTH = 8
 DEFAULT_DEPTH = 3
 # Two, because one run of an arm cannot show that the arm equals itself.
 DEFAULT_REPETITIONS = 2
+# What a thousand runs of an arm do not show of it, the next one will not.
+MAX_REPETITIONS = 1_000
+# One engine start each: at a second a start that is a working day, and their records are held in memory.
+MAX_CELLS = 30_000
 # What rounding alone may move between two logits of a float32 engine. Another order of the same additions
 # moves them by 1e-5 to 1e-4; five times the larger one leaves room for deep models and stays under the 1e-3
 # that another kernel family was seen to move. Engines that round activations to 8 bits move them by 1e-2 and
@@ -330,6 +334,7 @@ def build_plan(
     able = capabilities or _UNKNOWN
     scenarios = tuple(expand_scenario(scenario, depth) for scenario in scenarios)
     arms, left_out = _list_arms(able, scenarios, depth)
+    _check_cells(arms, scenarios, repetitions)
     return Plan(
         engine=engine,
         depth=depth,
@@ -404,9 +409,20 @@ def _check_request(scenarios: Sequence[Scenario], depth: int, repetitions: int) 
     if not MIN_DEPTH <= depth <= MAX_DEPTH:
         hint = "depth 0 is always measured beside it"
         raise UsageError(f"draft depth {depth} is out of range {MIN_DEPTH} to {MAX_DEPTH}", hint=hint)
-    if repetitions < 1:
+    if not 1 <= repetitions <= MAX_REPETITIONS:
         raise UsageError(
-            f"{repetitions} repetitions: at least 1 is needed", hint="2 also check each arm against itself"
+            f"{repetitions} repetitions are out of range 1 to {MAX_REPETITIONS:,}",
+            hint="2 also check each arm against itself",
+        )
+
+
+def _check_cells(arms: Sequence[Arm], scenarios: Sequence[Scenario], repetitions: int) -> None:
+    cells = len(arms) * len(scenarios) * repetitions
+    if cells > MAX_CELLS:
+        sizes = f"{len(arms)} arms, {len(scenarios)} scenarios and {repetitions:,} repetitions"
+        raise UsageError(
+            f"{sizes} are {cells:,} engine starts, and {MAX_CELLS:,} are the most",
+            hint="lower --repetitions, or run the scenarios one after the other",
         )
 
 

@@ -3,22 +3,55 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from engine_bindings.errors import ScenarioError
 from harness.scenario import Conversation, Scenario, Sweep, Turn
 from harness.scenario_format import DRAW_MARK
 
 # The set "every" reaches this many blocks of depth + 1 tokens: an answer that ends by itself within the first
 # three of them is met by every cap from its end - depth to its end + depth.
 EVERY_BLOCKS = 4
+# All of a scenario is in the plan and in the memory of every stage; a cell with more would run for days.
+MAX_CONVERSATIONS = 20_000
+MAX_TEXT_BYTES = 256 << 20
 
 
 def expand_scenario(scenario: Scenario, depth: int) -> Scenario:
-    """Return the scenario with its sweeps written out for a draft depth; without sweeps it is unchanged."""
+    """Return the scenario with its sweeps written out for a draft depth; without sweeps it is unchanged.
+
+    Raises:
+        ScenarioError: it would have more conversations or text than a run can hold.
+    """
+    _check_size(scenario, depth)
     conversations = [
         expanded
         for conversation in scenario.conversations
         for expanded in _expand_conversation(conversation, depth)
     ]
     return replace(scenario, conversations=tuple(conversations))
+
+
+def _check_size(scenario: Scenario, depth: int) -> None:
+    conversations = size_bytes = 0
+    for conversation in scenario.conversations:
+        swept = next((turn for turn in conversation.turns if turn.sweep is not None), None)
+        sweep = swept.sweep if swept else None
+        number = _count_values(sweep, depth) if sweep else 1
+        conversations += number
+        size_bytes += number * sum(len(turn.text) for turn in conversation.turns)
+        if swept and sweep and sweep.kind == "repeat":
+            size_bytes += len(swept.text) * sum(int(times) - 1 for times in sweep.values)
+    if conversations > MAX_CONVERSATIONS or size_bytes > MAX_TEXT_BYTES:
+        raise ScenarioError(
+            f"scenario {scenario.name!r}: its sweeps are {conversations:,} conversations with {size_bytes:,}"
+            f" bytes of text; the most are {MAX_CONVERSATIONS:,} and {MAX_TEXT_BYTES:,}",
+            hint="sweep over fewer values, or make several scenarios of it",
+        )
+
+
+def _count_values(sweep: Sweep, depth: int) -> int:
+    if sweep.kind == "cap":
+        return len(list_caps(str(sweep.values[0]), depth))
+    return int(sweep.values[0]) if sweep.kind == "draw" else len(sweep.values)
 
 
 def list_caps(name: str, depth: int) -> tuple[int, ...]:

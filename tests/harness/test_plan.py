@@ -8,6 +8,8 @@ import pytest
 from engine_bindings.binding import Capabilities, EntryKind
 from engine_bindings.errors import UsageError
 from harness.plan import (
+    MAX_CELLS,
+    MAX_REPETITIONS,
     SMALL_MODEL_BYTES,
     SMALL_MODEL_TIMEOUTS,
     Plan,
@@ -74,12 +76,20 @@ def test_the_depths_at_the_edges_are_taken(depth: int):
         (["a", "a"], 3, 2, "named twice"),
         (["a"], 0, 2, "depth 0 is out of range 1 to 8"),
         (["a"], 9, 2, "depth 9 is out of range 1 to 8"),
-        (["a"], 3, 0, "at least 1"),
+        (["a"], 3, 0, "0 repetitions are out of range 1 to 1,000"),
+        (["a"], 3, 10**9, "out of range 1 to 1,000"),
+        ([f"s{n}" for n in range(8)], 3, 938, "are 30,016 engine starts, and 30,000 are the most"),
     ],
 )
 def test_an_impossible_request_is_refused(names: list[str], depth: int, repetitions: int, words: str):
     with pytest.raises(UsageError, match=words):
         build_plan([make_scenario(name) for name in names], depth=depth, repetitions=repetitions)
+
+
+def test_as_many_cells_as_a_run_may_have_are_planned():
+    plan = build_plan([make_scenario(f"s{n}") for n in range(10)], repetitions=750)
+    assert len(plan.cells) == MAX_CELLS
+    assert len(build_plan([make_scenario()], repetitions=MAX_REPETITIONS).cells) == 4 * MAX_REPETITIONS
 
 
 def test_a_plan_survives_json():

@@ -2,6 +2,8 @@
 
 import pytest
 
+from engine_bindings.errors import ScenarioError
+from harness import sweeps
 from harness.plan import build_plan
 from harness.scenario import Scenario, parse_scenario
 from harness.sweeps import expand_scenario, list_caps
@@ -56,3 +58,25 @@ def test_a_plan_holds_the_sweeps_written_out_for_its_depth():
 def test_a_scenario_without_sweeps_is_left_as_it_is():
     plain = parse('[[conversation.turn]]\nuser = "a"\n')
     assert expand_scenario(plain, 3) == plain
+
+
+def test_as_many_conversations_and_bytes_as_a_run_can_hold(monkeypatch: pytest.MonkeyPatch):
+    stops = parse('[[conversation.turn]]\nuser = "a"\nstops = ["1", "2", "3", "4", "5", "6", "7"]\n')
+    repeats = parse('[[conversation.turn]]\nuser = "ab"\nrepeats = [3, 10]\n')
+    monkeypatch.setattr(sweeps, "MAX_CONVERSATIONS", 7)
+    monkeypatch.setattr(sweeps, "MAX_TEXT_BYTES", 26)
+    assert len(expand_scenario(stops, 3).conversations) == 7
+    assert len(expand_scenario(repeats, 3).conversations) == 2
+
+    monkeypatch.setattr(sweeps, "MAX_TEXT_BYTES", 25)
+    with pytest.raises(ScenarioError, match="2 conversations with 26 bytes"):
+        expand_scenario(repeats, 3)
+    monkeypatch.setattr(sweeps, "MAX_CONVERSATIONS", 6)
+    with pytest.raises(ScenarioError, match="its sweeps are 7 conversations"):
+        expand_scenario(stops, 3)
+
+
+def test_repeats_of_a_long_text_are_refused_before_they_are_made():
+    text = "x" * 10_000_000
+    with pytest.raises(ScenarioError, match="1,000,000,000,000 bytes"):
+        expand_scenario(parse(f'[[conversation.turn]]\nuser = "{text}"\nrepeats = [100000]\n'), 3)
