@@ -28,6 +28,7 @@ from pydantic import (
 from engine_bindings.errors import UsageError
 from engine_bindings.facts import Digest, Facts, Name, Problem, SortedNames, compare_facts
 from engine_bindings.facts_reader import read_facts
+from engine_bindings.regular_file import read_regular
 
 __all__ = [
     "Certificate",
@@ -36,6 +37,7 @@ __all__ = [
     "Facts",
     "Problem",
     "canonical_bytes",
+    "check_run_verdict",
     "issue_certificate",
     "key_id",
     "parse_certificate",
@@ -47,6 +49,9 @@ __all__ = [
 
 FORMAT: Final = 1
 CERTIFICATE_NAME = "certificate.json"
+# What a run directory has beside it: what was run, and what came of it.
+PLAN_NAME = "plan.json"
+VERDICT_NAME = "verdict.json"
 KEY_BYTES = 32
 # A certificate takes about 3 KiB; some hundreds of pins or scenarios still fit.
 CERTIFICATE_LIMIT_BYTES = 1 << 20
@@ -241,6 +246,27 @@ def read_certificate(path: Path) -> Certificate:
     """
     source = path / CERTIFICATE_NAME if path.is_dir() else path
     return parse_certificate(_read_limited(source), source=str(source))
+
+
+def check_run_verdict(path: Path) -> tuple[Problem, ...]:
+    """Return why the run that a certificate lies in does not bear it: its verdict is no pass now.
+
+    ``path`` is the run directory or the certificate's file. A certificate that was copied elsewhere stands
+    alone.
+    """
+    directory = path if path.is_dir() else path.parent
+    if not (directory / PLAN_NAME).exists():
+        return ()
+    file = directory / VERDICT_NAME
+    try:
+        status = json.loads(read_regular(file, limit_bytes=CERTIFICATE_LIMIT_BYTES))["status"]
+    except OSError as error:
+        return (Problem(field="verdict", message=f"{file}: {error.strerror}"),)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return (Problem(field="verdict", message=f"{file}: not a verdict"),)
+    if status == "pass":
+        return ()
+    return (Problem(field="verdict", message=f"the run says {status!r:.40}, and only a pass is certified"),)
 
 
 def parse_certificate(data: bytes, *, source: str) -> Certificate:

@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine_bindings.binding import ArmSettings, Binding, Launch, build_environment
-from engine_bindings.certificate import Certificate, Problem, read_certificate, read_facts, verify_certificate
+from engine_bindings.certificate import (
+    Certificate,
+    Problem,
+    check_run_verdict,
+    read_certificate,
+    read_facts,
+    verify_certificate,
+)
 from engine_bindings.certificate_key import find_key_file, read_key
 from engine_bindings.errors import ColiAbError, UsageError
 from engine_bindings.model_directory import remove_state
@@ -42,7 +49,8 @@ def plan_start(settings: ServerSettings, environment: Mapping[str, str], now: da
         key = read_key(find_key_file(settings.key_file, environment))
         launch = build_launch(binding, settings, depth)
         facts = read_facts(binding, model_dir, depth, settings.kv_slots, launch.pins)
-        return verify_certificate(certificate, key=key, facts=facts, now=now or datetime.now(UTC))
+        beside = () if settings.certificate is None else check_run_verdict(settings.certificate)
+        return beside + verify_certificate(certificate, key=key, facts=facts, now=now or datetime.now(UTC))
 
     decision = decide_speculation(
         read=None if certificate is None else lambda: read_certificate(certificate),

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from engine_bindings.binding import ArmSettings
-from engine_bindings.certificate import read_certificate, read_facts, verify_certificate
+from engine_bindings.certificate import check_run_verdict, read_certificate, read_facts, verify_certificate
 from engine_bindings.certificate_key import find_key_file, read_key
 from engine_bindings.errors import UsageError
 from engine_bindings.registry import find_binding
@@ -68,11 +68,14 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if arguments.kv_slots != 1:
         overrides = {**overrides, "KV_SLOTS": str(arguments.kv_slots)}
     launch = binding.launch(ArmSettings(path="serve", depth=depth, cap_tokens=1), overrides)
-    problems = verify_certificate(
-        certificate,
-        key=read_key(find_key_file(arguments.key_file, os.environ)),
-        facts=read_facts(binding, model_dir, depth, arguments.kv_slots, launch.pins),
-        now=datetime.datetime.now(datetime.UTC),
+    problems = (
+        *check_run_verdict(arguments.certificate),
+        *verify_certificate(
+            certificate,
+            key=read_key(find_key_file(arguments.key_file, os.environ)),
+            facts=read_facts(binding, model_dir, depth, arguments.kv_slots, launch.pins),
+            now=datetime.datetime.now(datetime.UTC),
+        ),
     )
     write_result(render_problems(problems))
     return EXIT_NOT_VALID if problems else 0

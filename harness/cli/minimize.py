@@ -15,6 +15,7 @@ from harness.minimize import Case, Minimizer, Step
 from harness.plan import Plan
 from harness.rundir import read_run, write_whole
 from harness.scenario import Scenario
+from harness.scenario_format import MAX_NAME
 from harness.scenario_text import name_grammar_file, render_scenario
 
 EXIT_INCONCLUSIVE = 3
@@ -183,7 +184,7 @@ def _name_scenario(case: Case, failing: Failing) -> Scenario:
     name = case.scenario.name
     return replace(
         case.scenario,
-        name=name if name.startswith("minimal-") else f"minimal-{name}",
+        name=name if name.startswith("minimal-") else f"minimal-{name}"[:MAX_NAME],
         title=f"The smallest case of {name} in which {failing.contrast.name} fails",
         description=_describe(failing),
     )

@@ -11,7 +11,7 @@ from harness.cli.output import write_note, write_result
 from harness.redaction import Redactor
 from harness.request_log import UnsupportedRequestError, parse_logged_request
 from harness.scenario import parse_scenario
-from harness.scenario_format import MAX_CAP_TOKENS
+from harness.scenario_format import MAX_CAP_TOKENS, MAX_NAME
 from harness.scenario_import import DEFAULT_CAP_TOKENS, ImportedScenario, ScenarioImport
 from harness.scenario_text import render_scenario
 
@@ -149,7 +149,7 @@ def _read_text(path: Path) -> str:
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "imported"
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:MAX_NAME].strip("-") or "imported"
 
 
 def _describe(imported: ImportedScenario, redactor: Redactor, out: Path) -> str:

@@ -26,6 +26,24 @@ def test_a_pass_verifies(passed: tuple[Path, list[str]], capsys: pytest.CaptureF
     assert capsys.readouterr().out == "valid\n"
 
 
+@pytest.mark.parametrize("verdict", ['{"status": "fail"}', "[]", None])
+def test_a_run_that_is_no_pass_bears_no_certificate(
+    passed: tuple[Path, list[str]], verdict: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run, subject = passed
+    if verdict is None:
+        (run / "verdict.json").unlink()
+    else:
+        (run / "verdict.json").write_text(verdict)
+    for path in (run, run / "certificate.json"):
+        assert main(["certificate", "verify", str(path), *subject]) == 1
+        assert "verdict" in capsys.readouterr().out
+
+    copy = tmp_path / "elsewhere.json"
+    copy.write_bytes((run / "certificate.json").read_bytes())
+    assert main(["certificate", "verify", str(copy), *subject]) == 0
+
+
 def test_show_names_the_run(passed: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     run, _ = passed
     assert main(["certificate", "show", str(run)]) == 0

@@ -54,6 +54,13 @@ def test_a_directory_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     assert scenario.cap_tokens == 3
 
 
+def test_a_long_name_of_a_log_is_cut(log: Path, tmp_path: Path) -> None:
+    long = log.rename(tmp_path / f"{'x' * 120}.jsonl")
+
+    assert main(["scenario", "import", str(long), "--out", str(tmp_path / f"{'y' * 120}.toml")]) == 0
+    assert f'name = "{"y" * 80}"' in (tmp_path / f"{'y' * 120}.toml").read_text()
+
+
 def test_own_words_are_taken_out(log: Path, tmp_path: Path) -> None:
     out = tmp_path / "x.toml"
 
