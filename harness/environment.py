@@ -78,6 +78,43 @@ class Environment:
     conditions: Conditions | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildAfter:
+    """What a build was when its run ended; ``identity`` is None where it could not be read, see ``problem``."""
+
+    name: str
+    identity: dict[str, str] | None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentAfter:
+    """The record in environment_after.json: the builds each time that the run ended, also by an interruption.
+
+    A server that was found running is not among them: its word was no proof at the start either.
+    """
+
+    builds: tuple[BuildAfter, ...]
+
+
+def list_replaced(before: Environment, after: EnvironmentAfter | None) -> tuple[str, ...]:
+    """Say what of each engine and model was another when the run ended, in plain sentences."""
+    known = {build.name: build.identity for build in before.builds}
+    sentences = []
+    for build in after.builds if after else ():
+        name = f"{build.name}: " if build.name else ""
+        if build.identity is None:
+            sentences.append(f"{name}{build.problem}")
+            continue
+        was = known.get(build.name, {})
+        sentences += [
+            f"{name}{variable} changed while the run went on, from {was[variable]} to {value}"
+            for variable, value in build.identity.items()
+            if variable in was and was[variable] != value
+        ]
+    return tuple(dict.fromkeys(sentences))
+
+
 def read_environment(
     *,
     run_id: str,

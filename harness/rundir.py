@@ -3,19 +3,20 @@
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine_bindings.errors import RunDirectoryError, StorageError, UsageError
 from engine_bindings.regular_file import read_regular
-from harness.environment import Environment
+from harness.environment import BuildAfter, Environment, EnvironmentAfter
 from harness.plan import CellSpec, Plan
 from harness.record_json import from_json, to_json
 from harness.transcript import CellRecord
 
 PLAN = "plan.json"
 ENVIRONMENT = "environment.json"
+ENVIRONMENT_AFTER = "environment_after.json"
 CELLS = "cells.jsonl"
 
 
@@ -105,6 +106,13 @@ class RunDirectory:
         """Write on what it is run."""
         self.write_text(ENVIRONMENT, to_json(environment, indent=2))
 
+    def add_builds_after(self, builds: Iterable[BuildAfter]) -> None:
+        """Write down what the builds are now that the run has ended; what earlier ends showed stays."""
+        earlier = _read_after(self.path)
+        known = earlier.builds if earlier else ()
+        after = EnvironmentAfter(builds=(*known, *(build for build in builds if build not in known)))
+        self.write_text(ENVIRONMENT_AFTER, to_json(after, indent=2))
+
     def write_scenario(self, name: str, files: Mapping[str, str]) -> None:
         """Write a copy of a scenario: its file and those it reads, by their relative names."""
         for file, text in files.items():
@@ -168,13 +176,14 @@ class RunDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContents:
-    """A run read back. ``notes`` say what is missing from it."""
+    """A run read back. ``notes`` say what is missing from it; ``after`` is None where it did not end."""
 
     path: Path
     plan: Plan
     environment: Environment
     records: tuple[CellRecord, ...]
     notes: tuple[str, ...]
+    after: EnvironmentAfter | None = None
 
 
 def read_run(path: Path) -> RunContents:
@@ -189,7 +198,17 @@ def read_run(path: Path) -> RunContents:
     missing = len(set(plan.cells) - {record.spec for record in records})
     if missing > 0:
         notes += (f"{missing} of {len(plan.cells)} cells were not run",)
-    return RunContents(path=path, plan=plan, environment=environment, records=records, notes=notes)
+    return RunContents(
+        path=path, plan=plan, environment=environment, records=records, notes=notes, after=_read_after(path)
+    )
+
+
+def _read_after(path: Path) -> EnvironmentAfter | None:
+    if not (path / ENVIRONMENT_AFTER).exists():
+        return None
+    return from_json(
+        EnvironmentAfter, _read_file(path, ENVIRONMENT_AFTER), place=str(path / ENVIRONMENT_AFTER)
+    )
 
 
 def _read_cells(path: Path) -> tuple[tuple[CellRecord, ...], tuple[str, ...]]:

@@ -40,13 +40,17 @@ class Verdict:
     reasons: tuple[str, ...]
 
 
-def judge(plan: Plan, comparison: Comparison) -> Verdict:
+def judge(plan: Plan, comparison: Comparison, replaced: Sequence[str] = ()) -> Verdict:
     """Give the verdict.
 
-    A failed cell makes the run invalid. Else a fault that is proven and named is a failure, and then a build
-    that is slower beyond the bound. Else anything void, unsteady, missing, not compared or not explained
-    leaves it inconclusive. Only what is left passes.
+    An engine or model that was ``replaced`` while the run went on makes it invalid, and so does a failed
+    cell. Else a fault that is proven and named is a failure, and then a build that is slower beyond the
+    bound. Else anything void, unsteady, missing, not compared or not explained leaves it inconclusive. Only
+    what is left passes.
     """
+    if replaced:
+        sentence = f"INVALID: the cells are not of one engine and model: {replaced[0]}{_more(replaced)}"
+        return _verdict("invalid", "failed", sentence, replaced)
     if comparison.failures:
         return _invalid(comparison)
     if faults := list_faults(comparison):

@@ -21,6 +21,7 @@ from harness.cli.request import (
     Request,
     check_same_run,
     list_build_facts,
+    list_builds_after,
     read_request,
     restore_arguments,
     write_arguments,
@@ -261,6 +262,7 @@ def _complete(
     arguments: argparse.Namespace,
 ) -> int:
     interrupted = _measure(request, directory, records)
+    directory.add_builds_after(list_builds_after(request))
     write_note(f"run directory: {directory.path}\n")
     report = analyze_run(directory.path)
     if not interrupted and len(request.subjects) == 1:

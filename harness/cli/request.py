@@ -19,7 +19,7 @@ from harness.cli.scenario_files import LoadedScenario, load_scenarios
 from harness.cli.speed_options import add_speed
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
-from harness.environment import BuildFacts
+from harness.environment import BuildAfter, BuildFacts
 from harness.origins import read_cached_ratio, read_commit, read_storage
 from harness.plan import (
     DEFAULT_DEPTH,
@@ -155,6 +155,22 @@ def list_build_facts(request: Request) -> tuple[BuildFacts, ...]:
         was = baseline.environment.builds[0]
         facts.append(replace(was, name=BASELINE))
     return tuple(facts)
+
+
+def list_builds_after(request: Request) -> tuple[BuildAfter, ...]:
+    """Say which engines and models these are now, but for servers that were found running."""
+    builds = []
+    for subject in request.subjects:
+        if subject.model_dir is None:
+            continue
+        try:
+            engine, model = subject.fingerprints()
+        except UsageError as error:
+            builds.append(BuildAfter(name=subject.label, identity=None, problem=error.message))
+        else:
+            identity = BuildFacts(name=subject.label, engine=engine, model=model).identity
+            builds.append(BuildAfter(name=subject.label, identity=identity))
+    return tuple(builds)
 
 
 def write_arguments(arguments: argparse.Namespace, directory: RunDirectory) -> None:

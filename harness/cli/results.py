@@ -12,7 +12,7 @@ from harness.changes import describe_changes, list_changes
 from harness.cli.output import write_note, write_result
 from harness.comparison import Comparison, compare
 from harness.early_end import end_early
-from harness.environment import BuildFacts, Environment
+from harness.environment import BuildFacts, Environment, list_replaced
 from harness.metrics import CellMetrics, collect_token_lengths, derive_metrics
 from harness.pairing import pair_cells
 from harness.performance import is_settled
@@ -43,7 +43,7 @@ def analyze_run(path: Path) -> Report:
     contents = read_run(path)
     plan, records = contents.plan, contents.records
     comparison = compare_records(plan, records)
-    verdict = judge(plan, comparison)
+    verdict = judge(plan, comparison, list_replaced(contents.environment, contents.after))
     report = build_report(
         plan,
         records,

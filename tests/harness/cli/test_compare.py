@@ -33,6 +33,7 @@ def test_equal_arms_pass(
         "certificate.json",
         "comparison.json",
         "environment.json",
+        "environment_after.json",
         "plan.json",
         "report.json",
         "report.txt",

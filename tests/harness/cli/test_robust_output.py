@@ -57,22 +57,61 @@ def test_a_run_that_is_no_pass_any_more_loses_its_certificate(
     assert not (run / "certificate.json").exists()
 
 
-def test_an_engine_that_changed_during_the_run_gets_no_certificate(
-    compare_arguments: Arguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def change_engine(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], object]
 ) -> None:
+    """Let something happen to the engine's file once all cells of the plan have run."""
     from harness.runner import Runner
 
-    arguments = compare_arguments("healthy")
     engine = Path(arguments[arguments.index("--engine") + 1].removeprefix("reference="))
     run_plan = Runner.run_plan
 
-    def run_and_change(runner: Runner, *rest: object) -> object:
-        yield from run_plan(runner, *rest)
-        engine.write_bytes(engine.read_bytes() + b"\n")
+    def run_and_change(runner: Runner, *more: object, **options: object) -> object:
+        yield from run_plan(runner, *more, **options)  # type: ignore[arg-type]
+        change(engine)
 
     monkeypatch.setattr(Runner, "run_plan", run_and_change)
-    assert main(arguments) == 0
+
+
+def test_an_engine_that_changed_during_the_run_makes_it_invalid(
+    compare_arguments: Arguments,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = compare_arguments("healthy")
+    change_engine(arguments, monkeypatch, lambda engine: engine.write_bytes(engine.read_bytes() + b"\n"))
+
+    assert main(arguments) == 4
+    said = capsys.readouterr().out
+    assert said.startswith("INVALID: the cells are not of one engine and model: engine changed while the run")
     assert not (tmp_path / "run" / "certificate.json").exists()
+    assert main(["analyze", str(tmp_path / "run")]) == 4
+    assert capsys.readouterr().out == said
+
+
+def test_an_engine_that_was_put_back_does_not_heal_its_run(
+    compare_arguments: Arguments, tmp_path: Path
+) -> None:
+    arguments = compare_arguments("healthy")
+    engine = Path(arguments[arguments.index("--engine") + 1].removeprefix("reference="))
+    whole = engine.read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        change_engine(arguments, patch, lambda engine: engine.write_bytes(whole + b"\n"))
+        assert main(arguments) == 4
+
+    engine.write_bytes(whole)
+    assert main(["compare", "--resume", str(tmp_path / "run")]) == 4
+
+
+def test_an_engine_that_is_gone_at_the_end_is_named(
+    compare_arguments: Arguments, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = compare_arguments("healthy")
+    change_engine(arguments, monkeypatch, Path.unlink)
+
+    assert main(arguments) == 4
+    assert "cannot read the engine" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
