@@ -80,7 +80,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildAfter:
-    """What a build was when its run ended; ``identity`` is None where it could not be read, see ``problem``."""
+    """What a build was when its run ended; where that cannot be told, ``problem`` says why."""
 
     name: str
     identity: dict[str, str] | None
