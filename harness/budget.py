@@ -36,7 +36,7 @@ def cut_plan(plan: Plan, budget_tokens: int) -> Plan:
             continue
         plan, dropped = _drop_last_conversation(plan, whole)
         left_out.append(f"left out to keep to the budget: {dropped}")
-    return replace(plan, left_out=tuple(left_out))
+    return replace(plan, left_out=(*plan.left_out, *left_out))
 
 
 def _price(plan: Plan) -> int:

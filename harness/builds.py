@@ -30,7 +30,7 @@ def join_builds(builds: Sequence[Build], plans: Sequence[Plan]) -> Plan:
     first, *others = owned
     contrasts = [contrast for contrast in first.contrasts if contrast.kind == "self"]
     for plan in others:
-        contrasts += [*plan.contrasts, *_hold_against(first, plan)]
+        contrasts += [*plan.contrasts, *hold_against(first.arms, plan.arms)]
     return replace(
         first,
         engine=", ".join(f"{build.name}={build.engine}" for build in builds),
@@ -98,7 +98,7 @@ def add_baseline(
     joined = replace(
         plan,
         arms=(*kept, *plan.arms),
-        contrasts=(*first.contrasts, *plan.contrasts, *_hold_against(first, plan)),
+        contrasts=(*first.contrasts, *plan.contrasts, *hold_against(first.arms, plan.arms)),
         cells=(*(record.spec for record in taken), *plan.cells),
         builds=builds,
         left_out=(*plan.left_out, *notes),
@@ -139,19 +139,19 @@ def _self_contrasts(arms: Sequence[Arm]) -> tuple[Contrast, ...]:
     return tuple(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms)
 
 
-def _hold_against(baseline: Plan, plan: Plan) -> list[Contrast]:
+def hold_against(baseline: Sequence[Arm], arms: Sequence[Arm]) -> list[Contrast]:
     """Return the contrasts between two builds: arm by arm, or by the first path of each."""
     contrasts = []
-    for arm in plan.arms:
-        wanted = {(other.path, other.depth, other.slots): other for other in baseline.arms}
+    for arm in arms:
+        wanted = {(other.path, other.depth, other.slots): other for other in baseline}
         other = wanted.get((arm.path, arm.depth, arm.slots))
-        if other is None and arm.path == plan.arms[0].path:
-            other = wanted.get((baseline.arms[0].path, arm.depth, arm.slots))
+        if other is None and arm.path == arms[0].path:
+            other = wanted.get((baseline[0].path, arm.depth, arm.slots))
         if other is not None:
             contrasts.append(Contrast(name=f"build {arm.label}", kind="build", a=other, b=arm))
     if not contrasts:
         raise UsageError(
-            f"the builds {baseline.arms[0].build!r} and {plan.arms[0].build!r} have no arm in common",
+            f"the builds {baseline[0].build!r} and {arms[0].build!r} have no arm in common",
             hint="give both a depth that they can run at",
         )
     return contrasts

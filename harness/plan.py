@@ -340,7 +340,7 @@ def build_plan(
         depth=depth,
         repetitions=repetitions,
         arms=arms,
-        contrasts=_build_contrasts(arms, scenarios),
+        contrasts=build_contrasts(arms, scenarios),
         scenarios=scenarios,
         cells=_order_cells(able, arms, scenarios, repetitions),
         timeouts=timeouts or Timeouts(),
@@ -426,7 +426,8 @@ def _check_cells(arms: Sequence[Arm], scenarios: Sequence[Scenario], repetitions
         )
 
 
-def _build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
+def build_contrasts(arms: tuple[Arm, ...], scenarios: Sequence[Scenario]) -> tuple[Contrast, ...]:
+    """Return what must hold between the arms of one build."""
     single = [arm for arm in arms if arm.slots == 1]
     related = single if any(map(list_relations, scenarios)) else ()
     return (

@@ -12,6 +12,7 @@ from engine_bindings.regular_file import read_regular
 from harness.environment import BuildAfter, Environment, EnvironmentAfter
 from harness.plan import CellSpec, Plan
 from harness.record_json import from_json, to_json
+from harness.run_checks import find_plan_problem, find_record_problem
 from harness.transcript import CellRecord
 
 PLAN = "plan.json"
@@ -195,6 +196,8 @@ def read_run(path: Path) -> RunContents:
     plan = from_json(Plan, _read_file(path, PLAN), place=str(path / PLAN))
     environment = from_json(Environment, _read_file(path, ENVIRONMENT), place=str(path / ENVIRONMENT))
     records, notes = _read_cells(path)
+    _check(path / PLAN, find_plan_problem(plan))
+    _check(path / CELLS, find_record_problem(plan, records))
     missing = len(set(plan.cells) - {record.spec for record in records})
     if missing > 0:
         notes += (f"{missing} of {len(plan.cells)} cells were not run",)
@@ -209,6 +212,13 @@ def _read_after(path: Path) -> EnvironmentAfter | None:
     return from_json(
         EnvironmentAfter, _read_file(path, ENVIRONMENT_AFTER), place=str(path / ENVIRONMENT_AFTER)
     )
+
+
+def _check(file: Path, problem: str | None) -> None:
+    if problem is not None:
+        raise RunDirectoryError(
+            f"{file}: {problem}", hint="it was edited, or files of several runs were mixed; run it again"
+        )
 
 
 def _read_cells(path: Path) -> tuple[tuple[CellRecord, ...], tuple[str, ...]]:

@@ -18,6 +18,7 @@ from harness.pairing import pair_cells
 from harness.performance import is_settled
 from harness.plan import Plan
 from harness.report import Report, build_report
+from harness.run_checks import find_report_problem
 from harness.rundir import RunContents, RunDirectory, read_run
 from harness.transcript import CellRecord, Conditions
 from harness.verdict import judge
@@ -90,11 +91,16 @@ def read_report(path: Path) -> Report:
     """
     file = path / REPORT_JSON
     try:
-        return Report.from_json(read_regular(file), place=str(file))
+        report = Report.from_json(read_regular(file), place=str(file))
     except OSError as error:
         raise RunDirectoryError(
             f"{file}: {error.strerror}", hint=f"if {path} is a run that was cut off: coli-ab analyze {path}"
         ) from error
+    if problem := find_report_problem(report):
+        raise RunDirectoryError(
+            f"{file}: {problem}", hint=f"it was edited; coli-ab analyze {path} makes it anew from the records"
+        )
+    return report
 
 
 FORMATS = ("text", "json", "markdown", "junit")

@@ -378,6 +378,24 @@ def test_broken_run_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "coli-ab analyze" in capsys.readouterr().err
 
 
+def test_an_edited_run_is_not_judged(
+    compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert main(compare_arguments("changes_a_token_with_drafts_in_chat_mode")) == 1
+    report = json.loads((run / "report.json").read_text())
+    report["verdict"] |= {"status": "pass", "exit_status": 0, "sentence": "PASS: all is well"}
+    (run / "report.json").write_text(json.dumps(report))
+    assert main(["report", str(run)]) == 2
+    assert "report.json: its verdict is pass, and " in capsys.readouterr().err
+
+    plan = json.loads((run / "plan.json").read_text())
+    plan["contrasts"] = [c for c in plan["contrasts"] if c["name"] != "path on"]
+    (run / "plan.json").write_text(json.dumps(plan))
+    assert main(["analyze", str(run)]) == 2
+    assert "plan.json: no contrast of the kind 'path' holds chat/3 against serve/3" in capsys.readouterr().err
+
+
 def test_cut_last_line_is_left_out_with_a_note(
     compare_arguments: Arguments, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
