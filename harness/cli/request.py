@@ -15,7 +15,9 @@ from harness.budget import cut_plan, end_at_fault
 from harness.builds import BASELINE, join_builds
 from harness.cli.earlier_runs import Prepared, build_on_earlier_runs
 from harness.cli.grammar_support import fit_grammar
+from harness.cli.output import write_note
 from harness.cli.scenario_files import LoadedScenario, load_scenarios
+from harness.cli.settings import describe_near_misses
 from harness.cli.speed_options import add_speed
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
@@ -53,6 +55,9 @@ class Request:
 def read_request(arguments: argparse.Namespace) -> Request:
     """Read engines, scenarios and earlier runs, and build the plan. Raises UsageError."""
     subjects = read_subjects(arguments)
+    for subject in subjects:
+        for remark in describe_near_misses(subject.binding, tuple(subject.overrides)):
+            write_note(f"coli-ab: {remark}\n")
     scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
     timeouts = _read_timeouts(arguments, subjects)
     launcher = BuildsLauncher(

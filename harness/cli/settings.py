@@ -1,13 +1,16 @@
 """Reads the options that name an engine's model and settings, alike for every command."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
-from engine_bindings.binding import Binding, ServedBinding
+from engine_bindings.binding import ENGINE_VARIABLES, ArmSettings, Binding, ServedBinding
 from engine_bindings.errors import UsageError
 
 # Named by the harness for each process; another value would break the isolation of the arms.
 RESERVED_VARIABLES = ("SNAP",)
+# As alike as one letter that is wrong or missing in a name of six makes them.
+NEAR_RATIO = 0.8
 
 
 def find_model_dir(binding: Binding, given: Path | None) -> Path | None:
@@ -43,3 +46,21 @@ def parse_settings(texts: Sequence[str]) -> Mapping[str, str]:
             )
         settings[name] = value
     return settings
+
+
+def describe_near_misses(binding: Binding, names: Sequence[str]) -> list[str]:
+    """Return a remark on each name that nearly is one of the engine's settings: it may be misspelt.
+
+    An engine may read variables that nobody has listed, so an unknown name is no error.
+    """
+    if isinstance(binding, ServedBinding):
+        return []
+    path = binding.capabilities.paths[0]
+    launch = binding.launch(ArmSettings(path=path, depth=1, cap_tokens=1, context_tokens=1), {})
+    known = ENGINE_VARIABLES.union(pin.name for pin in launch.pins)
+    remarks = []
+    for name in names:
+        near = () if name in known else get_close_matches(name.upper(), sorted(known), n=1, cutoff=NEAR_RATIO)
+        if near:
+            remarks.append(f"--set {name}: no setting of that name is known; did you mean {near[0]}?")
+    return remarks
