@@ -114,3 +114,23 @@ def test_a_killed_search_leaves_the_best_case_so_far_and_no_engine(hung_search: 
     hung_search.pipe.read()
     assert load_scenario(hung_search.out / "minimal-path-on.toml").scenario.worst_case_tokens == 8
     assert not list(hung_search.out.glob("*.part"))
+
+
+EARLY = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pydantic":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from harness.__main__ import main
+sys.exit(main())
+"""
+
+
+def test_ctrl_c_while_the_tool_is_loaded_is_quiet() -> None:
+    ended = subprocess.run([sys.executable, "-c", EARLY], cwd=REPOSITORY, capture_output=True, check=False)
+
+    assert (ended.returncode, ended.stderr) == (130, b"coli-ab: interrupted\n")
