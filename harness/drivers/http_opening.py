@@ -44,7 +44,7 @@ def open_http(opening: Opening) -> Iterator[EngineSession]:
         return
     launch = choose_port(opening.launch)
     assert opening.model_dir is not None, "a server is started on a model"  # noqa: S101
-    with private_model_directory(opening.model_dir) as private:
+    with private_model_directory(opening.model_dir, opening.guard) as private:
         host = ServerProcess.start(
             launch, inherited=opening.inherited, directory=private, log=opening.log, guard=opening.guard
         )

@@ -30,7 +30,7 @@ def open_llamacpp(opening: Opening) -> Iterator[EngineSession]:
             yield session
         return
     assert opening.model_dir is not None, "a server is started on a model"  # noqa: S101
-    with private_model_directory(opening.model_dir) as private:
+    with private_model_directory(opening.model_dir, opening.guard) as private:
         launch = choose_port(opening.launch)
         model = str(private / opening.model_dir.name)
         launch = replace(launch, argv=tuple(word.replace(MODEL_MARK, model) for word in launch.argv))

@@ -104,7 +104,7 @@ def start_process(opening: Opening, kind: type[EngineProcess] = EngineProcess) -
 def open_directory(opening: Opening) -> Iterator[Path]:
     """Yield a directory with links to the model, the grammar and the scripts of one process."""
     assert opening.model_dir is not None, "an engine is started on a model"  # noqa: S101
-    with private_model_directory(opening.model_dir) as private:
+    with private_model_directory(opening.model_dir, opening.guard) as private:
         if opening.grammar is not None:
             _write_grammar(opening.grammar, opening.launch, private)
         names = {pin.name: pin.value for pin in opening.launch.pins}

@@ -32,3 +32,21 @@ def test_a_model_that_vanished_is_named_and_nothing_left(
     ):
         pass
     assert list(temporary.iterdir()) == []
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, bool]] = []
+
+    def keep_directory(self, directory: str) -> None:
+        self.heard.append((directory, Path(directory).exists()))
+
+    drop_directory = keep_directory
+
+
+def test_the_keeper_hears_of_the_directory_before_it_is_made_and_after_it_is_gone(tmp_path: Path) -> None:
+    keeper = Keeper()
+    with private_model_directory(tmp_path, keeper) as private:
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert keeper.heard == [(str(private), False)]
+    assert keeper.heard == 2 * [(str(private), False)]
