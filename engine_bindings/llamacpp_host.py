@@ -168,6 +168,19 @@ def leave(*_: object) -> NoReturn:
     os._exit(0)
 
 
+def heed_signals() -> int:
+    """Let SIGTERM and SIGINT end the process; return a descriptor that can be read once one has come.
+
+    ``signal.pause`` would sleep on when the signal came just before it.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, leave)
+    return reader
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the server until SIGTERM or SIGINT, which end it with status 0."""
     given = sys.argv[1:] if argv is None else argv
@@ -177,8 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         parameters = apply_settings(library, settings)
         check_port(parameters.hostnames[0], parameters.port)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, leave)
+        stop = heed_signals()
         server = library.Server(parameters)
     except ImportError as error:
         sys.stderr.write(f"llamacpp-host: {error}; pip install 'coli-ab[llamacpp]' brings xllamacpp\n")
@@ -189,9 +201,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # the library raises bare exceptions of its own
         sys.stderr.write(f"llamacpp-host: the server could not be started: {error}\n")
         return 1
-    sys.stderr.write(f"llamacpp-host: listening on {server.listening_address}\n")
-    while True:
-        signal.pause()
+    # The library's log thread may have left a line open.
+    sys.stderr.write(f"\nllamacpp-host: listening on {server.listening_address}\n")
+    os.read(stop, 1)
+    return 0
 
 
 if __name__ == "__main__":

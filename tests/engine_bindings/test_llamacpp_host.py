@@ -116,6 +116,21 @@ def test_the_missing_package_is_named(
     assert "coli-ab[llamacpp]" in capsys.readouterr().err
 
 
+def test_the_address_stands_on_a_line_of_its_own_after_half_a_line_of_the_library(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Server:
+        listening_address = "http://127.0.0.1:1"
+
+        def __init__(self, parameters: xllamacpp.CommonParams) -> None:
+            os.write(2, b"0.00.062.806 I ")
+
+    monkeypatch.setattr(xllamacpp, "Server", Server)
+    monkeypatch.setattr(llamacpp_host, "heed_signals", lambda: os.open(os.devnull, os.O_RDONLY))
+    assert llamacpp_host.main(["--port", "0"]) == 0
+    assert "llamacpp-host: listening on http://127.0.0.1:1" in capfd.readouterr().err.splitlines()
+
+
 def test_a_server_ends_with_status_0_when_it_is_told_to(shipped_gguf: Path) -> None:
     argv = [sys.executable, "-m", "engine_bindings.llamacpp_host"]
     process = subprocess.Popen(
