@@ -113,7 +113,7 @@ def _judge_on(scenario: Scenario, record: CellRecord, turns: Sequence[TurnMetric
         return "idle", "every cap is 1 token: nothing can be drafted"
     if totals.accepted_tokens is None and totals.drafted_tokens is None:
         return "void", "not reported: neither drafts nor forwards, so drafting cannot be shown"
-    if not any(map(_shows_drafts, record.turns)):
+    if not any(map(shows_drafts, record.turns)):
         return "void", f"no sign of drafts: {_describe(totals)}"
     pauses = sum(turn.drafts_paused for turn in record.turns)
     if pauses:
@@ -127,7 +127,7 @@ def _judge_off(record: CellRecord, turns: Sequence[TurnMetrics]) -> tuple[State,
     if totals.emitted_tokens is None or (totals.forwards is None and totals.drafted_tokens is None):
         return "void", "not reported: neither forwards nor drafts, so the absence of drafts cannot be shown"
     for turn in record.turns:
-        if _shows_drafts(turn):
+        if shows_drafts(turn):
             where = f"{turn.conversation} turn {turn.turn + 1}"
             drafted = f", drafted {turn.drafted_tokens}" if turn.drafted_tokens else ""
             counts = f"{turn.emitted_tokens} tokens in {turn.forwards} forwards{drafted}"
@@ -135,7 +135,7 @@ def _judge_off(record: CellRecord, turns: Sequence[TurnMetrics]) -> tuple[State,
     return "off", _describe(totals)
 
 
-def _shows_drafts(turn: TurnRecord) -> bool:
+def shows_drafts(turn: TurnRecord) -> bool:
     """Say whether the counts of a turn can be explained by drafts only.
 
     The first token comes from prefill. The forward of the last one is needed only to see a stop token

@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_verdict_options(parser)
     add_speed_options(parser)
     _add_output_options(parser)
-    _add_timeout_options(parser)
+    add_timeout_options(parser)
 
 
 def _add_scenario_option(parser: argparse.ArgumentParser) -> None:
@@ -210,7 +210,8 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_timeout_options(parser: argparse.ArgumentParser) -> None:
+def add_timeout_options(parser: argparse.ArgumentParser) -> None:
+    """Add the limits on waiting."""
     group = parser.add_argument_group(
         "limits on waiting, in seconds",
         f"two defaults each: for a model of up to {SMALL_MODEL_BYTES >> 30} GiB, and for a larger one",

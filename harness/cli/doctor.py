@@ -1,50 +1,69 @@
-"""``coli-ab doctor``: start an engine on each of its paths and say what it really does, and what is wrong."""
+"""``coli-ab doctor``: find out by asking what an engine can do, and what is wrong with it."""
 
 import argparse
+import datetime
+import secrets
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 
-from tabulate import tabulate
-
+from engine_bindings.binding import Capabilities
 from engine_bindings.errors import UsageError
-from harness.cli.clock import read_wall_clock
+from harness.cli.compare import EXIT_INTERRUPTED, add_timeout_options
 from harness.cli.output import write_note, write_result
 from harness.cli.pair_bench import MemorySink
 from harness.cli.progress import open_progress
-from harness.cli.request import choose_subject_timeouts
-from harness.cli.results import compare_records
+from harness.cli.request import read_timeouts
 from harness.cli.subjects import Subject, add_subject_options, read_subjects
-from harness.doctor import Diagnosis, build_questions, diagnose
-from harness.pairing import select_latest
-from harness.plan import DEFAULT_DEPTH, CellSpec, Plan, ProbeMark, build_plan
-from harness.probes import Probe
+from harness.doctor.diagnosis import diagnose, shows_its_path
+from harness.doctor.probes import (
+    CLAMP_SETTING,
+    CLAMP_TOKENS,
+    Examination,
+    Visit,
+    ask_again,
+    plan_examination,
+)
+from harness.doctor.requests import needs_second_start
+from harness.doctor.rows import Diagnosis
+from harness.drivers.launcher import EngineLauncher
+from harness.plan import DEFAULT_DEPTH, Arm, Plan, Timeouts
 from harness.record_json import to_json
-from harness.runner import Runner
-from harness.transcript import TurnRecord
+from harness.rundir import RunDirectory, create_run_directory
+from harness.runner import Observer, RecordSink, Runner
+from harness.transcript import CellRecord
+from reports.doctor import render_diagnosis
 
 EXIT_PROBLEM = 1
-EXIT_INVALID = 4
-EVIDENCE_CHARACTERS = 70
+EXIT_CANNOT_START = 4
 
 DESCRIPTION = """\
-Starts the engine on each of its paths, without drafts and at the depth K, and asks two short questions. The
-table says what its binding claims, what was seen, and on what evidence; a banner is never believed.
+Starts the engine on each of its paths, asks it a few short turns, and prints what it can do, each with
+what was asked and what came back. What it says of itself is never taken for proof.
 """
 
 EPILOG = """\
-exit statuses: 0 all as claimed, 1 something is wrong, 2 the request is wrong, 4 no path of the engine starts.
+exit statuses: 0 all as claimed, 1 a problem was found, 2 the command is wrong, 4 the engine cannot be started.
 
 examples:
   coli-ab doctor
-  coli-ab doctor --engine colibri=/opt/colibri/c --model /models/glm --depth 3
+      the embedded engine
+  coli-ab doctor --engine colibri=BUILD --model DIR --depth 1 --brief
+      drafting, counts, caps and ends alone: two starts for each path
   coli-ab doctor --engine http://127.0.0.1:8000/v1
+      an OpenAI-compatible server that runs already
 """
+
+Seen = list[tuple[Visit, CellRecord]]
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
         "doctor",
-        help="say what an engine really does, and what is wrong with it",
+        help="find out by asking what an engine can do",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -52,9 +71,20 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_subject_options(parser)
     parser.add_argument(
-        "--depth", type=int, default=DEFAULT_DEPTH, metavar="K", help="draft depth (default: %(default)s)"
+        "--depth",
+        type=int,
+        default=DEFAULT_DEPTH,
+        metavar="K",
+        help="draft depth at which drafting is looked for (default: %(default)s)",
     )
+    parser.add_argument(
+        "--brief",
+        action="store_true",
+        help="only drafting, counts, caps and ends: no start for seeds, logprobs, grammar and context",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="keep the records and stderr of every start")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+    add_timeout_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -62,78 +92,114 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     subjects = read_subjects(arguments)
     if len(subjects) > 1:
-        raise UsageError(
-            f"doctor looks at one engine, and {len(subjects)} are named", hint="run it once for each"
-        )
-    (subject,) = subjects
-    able = subject.binding.capabilities
-    plan = build_plan(
-        build_questions(able),
-        engine=subject.engine,
-        depth=arguments.depth,
-        repetitions=1,
-        timeouts=choose_subject_timeouts((subject,)),
-        capabilities=able,
+        raise UsageError("doctor looks at one engine", hint="name one with --engine")
+    subject, able = subjects[0], subjects[0].binding.capabilities
+    subject.fingerprints()  # says now what is not there, and not after many minutes
+    timeouts = read_timeouts(arguments, subjects)
+    launcher = subject.launcher(timeouts, None)
+    examination = _plan(subject, able, launcher, arguments)
+    write_note(
+        f"{len(examination.visits)} starts on {len(able.paths)} paths,"
+        f" {examination.worst_case_tokens:,} tokens at most\n"
     )
-    write_note(f"{len(plan.cells)} starts of the engine, {plan.worst_case_tokens} tokens at most\n")
-    diagnosis, started = _examine(subject, plan)
+    directory = _open_directory(arguments.out)
+    seen, interrupted = _examine(examination, launcher, directory or MemorySink())
+    notes = tuple(f"{path}: {why}" for path, why in able.unavailable)
+    diagnosis = replace(diagnose(examination, able, seen), notes=notes)
+    if directory is not None:
+        directory.write_plan(examination.plan)
+        directory.write_value("doctor.json", diagnosis)
     write_result(to_json(diagnosis, indent=2) + "\n" if arguments.json else render_diagnosis(diagnosis))
-    if not started:
-        return EXIT_INVALID
-    return EXIT_PROBLEM if diagnosis.complaints else 0
+    return EXIT_INTERRUPTED if interrupted else choose_status(diagnosis)
 
 
-def _examine(subject: Subject, plan: Plan) -> tuple[Diagnosis, bool]:
-    """Ask the questions; return the diagnosis, and whether any engine became ready."""
-    sink, progress = MemorySink(), open_progress(plan, sys.stderr)
-    launcher = subject.launcher(plan.timeouts, None)
-    with progress, launcher:
-        runner = Runner(plan, launcher, sink, observer=progress, wall_clock=read_wall_clock)
-        records = list(runner.run_plan())
-        started = any(record.ready_ns is not None for record in records)
-        margins = _ask_for_margins(runner, plan) if started else None
-    able = subject.binding.capabilities
-    comparison = compare_records(plan, records)
-    return diagnose(plan, able, select_latest(records), comparison, margins), started
+def choose_status(diagnosis: Diagnosis) -> int:
+    """Return the exit status of a finished examination."""
+    if not diagnosis.ready:
+        return EXIT_CANNOT_START
+    return EXIT_PROBLEM if diagnosis.complaints("problem") else 0
 
 
-def _ask_for_margins(runner: Runner, plan: Plan) -> TurnRecord | None:
-    """Return a turn of the first arm with the engine's margins switched on; None where there are none."""
-    arm, scenario = plan.arms[0], plan.scenarios[0]
-    pin = plan.margin_pin_of(arm)
-    if pin is None or plan.entry(arm, scenario) is None:
-        return None
-    talk = scenario.conversations[0]
-    spec = CellSpec(
-        arm=arm,
-        scenario=scenario.name,
-        repetition=0,
-        probe=ProbeMark(kind="cold", conversation=talk.id, turn=0),
+def _plan(
+    subject: Subject, able: Capabilities, launcher: EngineLauncher, arguments: argparse.Namespace
+) -> Examination:
+    def build(clampable: frozenset[str]) -> Examination:
+        return plan_examination(
+            able,
+            engine=subject.engine,
+            depth=arguments.depth,
+            timeouts=launcher.timeouts,
+            is_served=subject.model_dir is None,
+            clampable=clampable,
+            brief=arguments.brief,
+        )
+
+    examination = build(frozenset())
+    clampable = {
+        visit.path
+        for visit in examination.visits
+        if any(
+            pin.name == CLAMP_SETTING
+            for pin in launcher.launch(visit.probe.spec.arm, visit.probe.scenario).pins
+        )
+    }
+    return build(frozenset(clampable) - {path for path in able.paths if able.entries_of(path) == ("line",)})
+
+
+def _open_directory(out: Path | None) -> RunDirectory | None:
+    return None if out is None else create_run_directory(out, run_id="")
+
+
+class _Examiner:
+    """Makes visits; a path whose engine did not become ready is left after its first two."""
+
+    def __init__(self, runners: Mapping[bool, Runner]) -> None:
+        self._runners = runners
+        self.seen: Seen = []
+
+    def run(self, visits: tuple[Visit, ...]) -> None:
+        """Make the visits in their order."""
+        for visit in visits:
+            main = visit.kind in ("plain", "drafting")
+            if not main and not self._was_ready(visit):
+                continue
+            record = self._make(visit)
+            if visit.kind == "limits" and needs_second_start(record):
+                self._make(ask_again(visit))
+
+    def _was_ready(self, visit: Visit) -> bool:
+        return any(shows_its_path(record) for seen, record in self.seen if seen.path == visit.path)
+
+    def _make(self, visit: Visit) -> CellRecord:
+        record = next(self._runners[visit.clamped].run_probes([visit.probe]))
+        self.seen.append((visit, record))
+        return record
+
+
+def _examine(
+    examination: Examination, launcher: EngineLauncher, sink: RecordSink
+) -> tuple[Seen, bool]:
+    """Make all visits; return what was seen, and whether the user ended it."""
+    clamped = replace(
+        launcher, overrides={**launcher.overrides, CLAMP_SETTING: str(CLAMP_TOKENS)}
     )
-    record = next(runner.run_probes([Probe(spec=spec, scenario=scenario, settings=(pin,))]))
-    return record.turns[0] if record.turns else None
+    with ExitStack() as stack:
+        cells = tuple(visit.probe.spec for visit in examination.visits)
+        shown = replace(examination.plan, cells=cells)
+        progress = stack.enter_context(open_progress(shown, sys.stderr))
+        runners = {
+            lowered: Runner(
+                examination.plan, stack.enter_context(own), sink, observer=progress, wall_clock=_wall_clock
+            )
+            for lowered, own in ((False, launcher), (True, clamped))
+        }
+        examiner = _Examiner(runners)
+        try:
+            examiner.run(examination.visits)
+        except KeyboardInterrupt:
+            return examiner.seen, True
+    return examiner.seen, False
 
 
-def render_diagnosis(diagnosis: Diagnosis) -> str:
-    """Return the complaints, then the table of capabilities."""
-    lines = []
-    if diagnosis.complaints:
-        count = len(diagnosis.complaints)
-        lines.append(f"{count} {'thing is' if count == 1 else 'things are'} wrong:")
-        for item in diagnosis.complaints:
-            lines += [f"  {item.place}: {item.problem}", f"    remedy: {item.remedy}"]
-    else:
-        lines.append("nothing is wrong: the engine does all that its binding claims and that was looked at")
-    rows = [
-        (row.path, row.capability, "yes" if row.claimed else "no", row.seen, _shorten(row.evidence))
-        for row in diagnosis.rows
-    ]
-    headers = ("path", "capability", "claimed", "seen", "evidence")
-    lines += ["", tabulate(rows, headers=headers, disable_numparse=True)]
-    lines += ["", *diagnosis.left_out] if diagnosis.left_out else []
-    lines.append(f"\n{diagnosis.tokens_decoded} tokens decoded")
-    return "\n".join(lines) + "\n"
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= EVIDENCE_CHARACTERS else text[: EVIDENCE_CHARACTERS - 1] + "…"
+def _wall_clock() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -59,7 +59,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         for remark in describe_near_misses(subject.binding, tuple(subject.overrides)):
             write_note(f"coli-ab: {remark}\n")
     scenarios = load_scenarios(arguments.scenario or list(DEFAULT_SCENARIOS))
-    timeouts = _read_timeouts(arguments, subjects)
+    timeouts = read_timeouts(arguments, subjects)
     launcher = BuildsLauncher(
         {subject.label: subject.launcher(timeouts, arguments.context) for subject in subjects}
     )
@@ -126,7 +126,8 @@ def _check_contexts(subject: Subject, scenarios: Sequence[LoadedScenario], asked
             )
 
 
-def _read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:
+def read_timeouts(arguments: argparse.Namespace, subjects: Sequence[Subject]) -> Timeouts:
+    """Return the limits on waiting: those of the options, and defaults by the size of the models."""
     asked = {field.name: getattr(arguments, field.name) for field in fields(Timeouts)}
     given = {name: value for name, value in asked.items() if value is not None}
     return replace(choose_subject_timeouts(subjects), **given)
