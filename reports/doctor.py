@@ -1,4 +1,4 @@
-"""What an examination of an engine found, as text: a table for each path, then what is wrong and what to do."""
+"""What an examination of an engine found, as text: a table for each path, then complaints and remedies."""
 
 import textwrap
 from collections.abc import Iterator
@@ -39,10 +39,7 @@ def conclude(diagnosis: Diagnosis) -> str:
 
 def _render_rows(rows: list[Row]) -> str:
     return tabulate(
-        [
-            (row.capability, row.claimed or "-", row.seen, _wrap(row.evidence, EVIDENCE_WIDTH))
-            for row in rows
-        ],
+        [(row.capability, row.claimed or "-", row.seen, _wrap(row.evidence, EVIDENCE_WIDTH)) for row in rows],
         headers=("capability", "claimed", "seen", "evidence"),
         tablefmt="simple",
         disable_numparse=True,

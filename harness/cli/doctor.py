@@ -2,9 +2,8 @@
 
 import argparse
 import datetime
-import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from engine_bindings.errors import UsageError
 from harness.cli.compare import EXIT_INTERRUPTED, add_timeout_options
 from harness.cli.output import write_note, write_result
 from harness.cli.pair_bench import MemorySink
-from harness.cli.progress import open_progress
+from harness.cli.progress import LiveProgress, PlainProgress, open_progress
 from harness.cli.request import read_timeouts
 from harness.cli.subjects import Subject, add_subject_options, read_subjects
 from harness.doctor.diagnosis import diagnose, shows_its_path
@@ -24,15 +23,16 @@ from harness.doctor.probes import (
     Examination,
     Visit,
     ask_again,
+    ask_for_margins,
     plan_examination,
 )
-from harness.doctor.requests import needs_second_start
+from harness.doctor.requests import needs_second_start, refuses_logprobs
 from harness.doctor.rows import Diagnosis
 from harness.drivers.launcher import EngineLauncher
-from harness.plan import DEFAULT_DEPTH, Arm, Plan, Timeouts
+from harness.plan import DEFAULT_DEPTH
 from harness.record_json import to_json
 from harness.rundir import RunDirectory, create_run_directory
-from harness.runner import Observer, RecordSink, Runner
+from harness.runner import RecordSink, Runner
 from harness.transcript import CellRecord
 from reports.doctor import render_diagnosis
 
@@ -45,7 +45,7 @@ what was asked and what came back. What it says of itself is never taken for pro
 """
 
 EPILOG = """\
-exit statuses: 0 all as claimed, 1 a problem was found, 2 the command is wrong, 4 the engine cannot be started.
+exit statuses: 0 all as claimed, 1 a problem was found, 2 the command is wrong, 4 no path starts.
 
 examples:
   coli-ab doctor
@@ -166,6 +166,8 @@ class _Examiner:
             record = self._make(visit)
             if visit.kind == "limits" and needs_second_start(record):
                 self._make(ask_again(visit))
+            if visit.kind == "asked" and visit.probe.settings and refuses_logprobs(record):
+                self._make(ask_for_margins(visit))
 
     def _was_ready(self, visit: Visit) -> bool:
         return any(shows_its_path(record) for seen, record in self.seen if seen.path == visit.path)
@@ -176,17 +178,14 @@ class _Examiner:
         return record
 
 
-def _examine(
-    examination: Examination, launcher: EngineLauncher, sink: RecordSink
-) -> tuple[Seen, bool]:
+def _examine(examination: Examination, launcher: EngineLauncher, sink: RecordSink) -> tuple[Seen, bool]:
     """Make all visits; return what was seen, and whether the user ended it."""
-    clamped = replace(
-        launcher, overrides={**launcher.overrides, CLAMP_SETTING: str(CLAMP_TOKENS)}
-    )
+    clamped = replace(launcher, overrides={**launcher.overrides, CLAMP_SETTING: str(CLAMP_TOKENS)})
     with ExitStack() as stack:
         cells = tuple(visit.probe.spec for visit in examination.visits)
         shown = replace(examination.plan, cells=cells)
-        progress = stack.enter_context(open_progress(shown, sys.stderr))
+        progress: PlainProgress | LiveProgress = open_progress(shown, sys.stderr)
+        stack.enter_context(progress)
         runners = {
             lowered: Runner(
                 examination.plan, stack.enter_context(own), sink, observer=progress, wall_clock=_wall_clock

@@ -5,7 +5,8 @@ from itertools import chain
 
 from engine_bindings.binding import Capabilities, EnginePath
 from harness.counters import find_count_faults
-from harness.doctor.drafting import list_count_rows, list_draft_rows, list_start_rows
+from harness.doctor.counts import list_count_rows
+from harness.doctor.drafting import list_draft_rows, list_start_rows
 from harness.doctor.ends import list_between_rows, list_cap_rows, list_end_rows
 from harness.doctor.probes import Examination, Visit, VisitKind
 from harness.doctor.requests import (
@@ -22,6 +23,14 @@ from harness.left_state import find_left_state
 from harness.metrics import derive_metrics
 from harness.plan import CellSpec
 from harness.transcript import CellRecord
+
+# What is found by rows of their own.
+HAVE_ROWS = (
+    "almost no draft is kept",
+    "more drafts than the depth allows",
+    "over the cap",
+    "a stop that is not heard",
+)
 
 Seen = Iterable[tuple[Visit, CellRecord]]
 
@@ -91,10 +100,7 @@ def _build_views(
             records={visit.kind: record for visit, record in pairs if visit.path == path},
             clamped=any(visit.clamped for visit, _ in pairs if visit.path == path),
             engagement=_pick_engagement(path, pairs, engagement),
-            # A head that keeps nothing has a row of its own.
-            faults=tuple(
-                f for f in faults if f.arms[-1].path == path and f.rule != "almost no draft is kept"
-            ),
+            faults=tuple(f for f in faults if f.arms[-1].path == path and f.rule not in HAVE_ROWS),
             left=tuple(finding for finding in left if finding.arms[-1].path == path),
         )
         for path in paths

@@ -1,9 +1,9 @@
-"""Rows on whether a path starts, drafts, and counts what it does."""
+"""Rows on whether a path starts, answers, and drafts where it is asked to and only there."""
 
 from collections.abc import Iterator
 
 from harness.counters import MIN_ACCEPTANCE_RATE
-from harness.doctor.rows import NOT_SHOWN, Complaint, Row, claim, contradict
+from harness.doctor.rows import NOT_SHOWN, Complaint, Row, claim
 from harness.doctor.view import REFUSED, PathView
 from harness.engagement import shows_drafts
 from harness.metrics import sum_reported
@@ -16,7 +16,8 @@ MIN_FORWARDS = 16
 
 START_REMEDY = "start it by hand with the settings that coli-ab compare --dry-run prints, and read its stderr"
 DRAFT_REMEDY = (
-    "check that the checkpoint has an MTP head and that the engine found it (MTP=0, a wrapper or a build without"
+    "check that the checkpoint has an MTP head and that the engine found it (MTP=0, a wrapper or a build"
+    " without"
     " it switch it off), and that DRAFT reaches the engine"
 )
 
@@ -35,9 +36,7 @@ def _build_start_row(view: PathView, main: list[CellRecord]) -> Row:
     if failed and failure is not None:
         tail = f"; last stderr line: {failure.stderr_tail[-1]}" if failure.stderr_tail else ""
         evidence = f"{failed[0].spec.arm.label}: {failure.message}{tail}"
-        complaint = Complaint(
-            name=failure.code, message=failure.message, remedy=failure.hint or START_REMEDY
-        )
+        complaint = Complaint(name=failure.code, message=failure.message, remedy=failure.hint or START_REMEDY)
         return Row(
             path=view.path,
             capability="starts in its protocol",
@@ -61,7 +60,7 @@ def _build_answers_row(view: PathView) -> Row:
     """Take refusals as answers where something was asked that an engine may not know."""
     for kind, record in view.records.items():
         failure = record.failure
-        may_refuse = kind in ("limits", "limits-again", "asked", "grammar")
+        may_refuse = kind in ("limits", "limits-again", "asked", "margins", "grammar")
         if failure is None or record.ready_ns is None or (may_refuse and failure.code == REFUSED):
             continue
         where = f"{record.spec.arm.label} ({kind}): {failure.message}"
@@ -182,7 +181,8 @@ def _build_off_row(view: PathView) -> Row:
         complaint = Complaint(
             name="drafts-at-depth-0",
             message=f"speculation cannot be switched off: {engagement.evidence}",
-            remedy="look for a wrapper or a config that sets DRAFT, and for n-gram or grammar drafts: with MTP=0"
+            remedy="look for a wrapper or a config that sets DRAFT, and for n-gram or grammar drafts:"
+            " with MTP=0"
             " and DRAFT above 0 an engine drafts by lookup",
         )
     return Row(
@@ -193,131 +193,3 @@ def _build_off_row(view: PathView) -> Row:
         evidence=engagement.evidence,
         complaint=complaint,
     )
-
-
-def list_count_rows(view: PathView) -> Iterator[Row]:
-    """Yield which counts are reported, and whether they fit together."""
-    drafting = view.whole_turns("drafting") or view.whole_turns("plain")
-    plain = view.whole_turns("plain")
-    yield _build_count_row(view, "forwards", view.able.reports_forwards, plain, [t.forwards for t in plain])
-    drafted = [t.drafted_tokens for t in drafting]
-    yield _build_count_row(view, "drafted tokens", view.able.reports_drafted, drafting, drafted)
-    yield _build_token_row(view, plain)
-    yield from _list_prompt_rows(view)
-    if view.faults:
-        reason = view.faults[0].reason
-        arm = view.faults[0].arms[-1].label
-        yield Row(
-            path=view.path,
-            capability="counts fit together",
-            claimed="yes",
-            seen="no",
-            evidence=f"{arm}: {reason}",
-            complaint=Complaint(
-                name="counts-contradict",
-                message=f"{arm}: {view.faults[0].rule}: {reason}",
-                remedy="no rate or cost from this engine can be trusted before its counters are right",
-            ),
-        )
-
-
-def _build_count_row(
-    view: PathView, name: str, claimed: bool, turns: tuple[TurnRecord, ...], values: list[int | None]
-) -> Row:
-    known = [value for value in values if value is not None]
-    seen = NOT_SHOWN if not turns else "yes" if len(known) == len(turns) else "no"
-    told = f"{sum(known)} in {len(turns)} turns" if known else f"none told for {len(turns)} turns"
-    if known and len(known) < len(turns):
-        told = f"told for {len(known)} of {len(turns)} turns"
-    complaint = contradict(
-        claim(claimed),
-        seen,
-        "count-not-reported",
-        f"{name} are not reported: {told}",
-        "without them drafting cannot be proved; check PROF=1 or the server's /metrics, and that nothing swallows"
-        " the engine's stderr",
-    )
-    capability = f"{name} reported"
-    return Row(
-        path=view.path,
-        capability=capability,
-        claimed=claim(claimed),
-        seen=seen,
-        evidence=told,
-        complaint=complaint,
-    )
-
-
-def _build_token_row(view: PathView, turns: tuple[TurnRecord, ...]) -> Row:
-    claimed = claim(view.path in view.able.frames_are_tokens)
-    shown = [t for t in turns if t.token_lengths is not None]
-    lost = [t for t in shown if t.emitted_tokens is not None and len(t.token_lengths or ()) != t.emitted_tokens]
-    seen = NOT_SHOWN if not turns else "yes" if len(shown) == len(turns) and not lost else "no"
-    if lost:
-        evidence = f"{len(lost[0].token_lengths or ())} tokens were sent, {lost[0].emitted_tokens} are counted"
-    elif shown:
-        tokens = sum(len(t.token_lengths or ()) for t in shown)
-        evidence = f"{tokens} tokens told apart in {len(shown)} of {len(turns)} answers"
-    else:
-        evidence = f"{len(turns)} answers came as bytes or pieces"
-    complaint = contradict(
-        claimed,
-        seen,
-        "tokens-not-shown",
-        f"the path does not show which bytes are a token: {evidence}",
-        "look for a proxy or a wrapper that joins or drops frames",
-    )
-    return Row(
-        path=view.path,
-        capability="token boundaries",
-        claimed=claimed,
-        seen=seen,
-        evidence=evidence,
-        complaint=complaint,
-    )
-
-
-def _list_prompt_rows(view: PathView) -> Iterator[Row]:
-    first, second = view.turn("plain", "talk"), view.turn("plain", "talk", 1)
-    if first is None or second is None:
-        return
-    told = [_describe_prompt(number, turn) for number, turn in ((1, first), (2, second))]
-    counted = second.prompt_tokens is not None
-    yield Row(
-        path=view.path,
-        capability="prompt tokens reported",
-        seen=claim(counted),
-        evidence="; ".join(told),
-    )
-    cached = second.cached_tokens is not None and counted
-    # The binding speaks of exact prompts only.
-    claimed = claim(view.able.reports_cached_tokens) if second.entry == "prompt" else ""
-    yield Row(
-        path=view.path,
-        capability="cached tokens reported",
-        claimed=claimed,
-        seen=claim(cached),
-        evidence="; ".join(told),
-        complaint=contradict(
-            claimed,
-            claim(cached),
-            "count-not-reported",
-            "the reused prefix of a prompt is not reported",
-            "without it prefix reuse cannot be checked; see that nothing swallows the engine's stderr",
-        ),
-    )
-    if second.cached_tokens is not None:
-        yield Row(
-            path=view.path,
-            capability="second turn reuses the first",
-            seen=claim(second.cached_tokens > 0),
-            evidence=told[1],
-        )
-
-
-def _describe_prompt(number: int, turn: TurnRecord) -> str:
-    prompt, cached, prefill = turn.prompt_tokens, turn.cached_tokens, turn.prefill_tokens
-    if prompt is None:
-        return f"turn {number}: no prompt count"
-    parts = f"{'?' if cached is None else cached} cached, {'?' if prefill is None else prefill} computed"
-    return f"turn {number}: prompt of {prompt}, {parts}"

@@ -1,6 +1,6 @@
 """Rows on how answers end: caps, finish reasons, cancels and stop strings, and stop tokens between paths."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from engine_bindings.binding import UNKNOWN_DEPTH
 from harness.counters import IN_FLIGHT_READS, MAX_LATE_TOKENS
@@ -9,7 +9,11 @@ from harness.doctor.rows import NOT_SHOWN, Complaint, Row
 from harness.doctor.view import PathView, describe_answer, show
 from harness.transcript import TurnRecord
 
+Capped = tuple[VisitKind, TurnRecord]
 MAIN: tuple[VisitKind, ...] = ("plain", "drafting")
+# The turn that ends by itself; it may do so at any cap.
+FIRST = ("talk", 0)
+TORN = (("length", "stop"), ("stop", "length"))
 
 
 def list_cap_rows(view: PathView) -> Iterator[Row]:
@@ -26,7 +30,7 @@ def _build_cap_row(view: PathView) -> Row:
     for kind in MAIN:
         for turn in view.whole_turns(kind):
             cap, emitted = view.cap_tokens(kind, turn), turn.emitted_tokens
-            told = f"{view.records[kind].spec.arm.label}: {view.describe(kind, turn)}"
+            told = f"{view.label(kind)}: {view.describe(kind, turn)}"
             if emitted is None:
                 evidence = told if seen == NOT_SHOWN else evidence
             elif emitted > cap:
@@ -42,7 +46,8 @@ def _build_bad_cap_row(view: PathView, seen: str, evidence: str, name: str) -> R
     clamped = name == "cap-clamped"
     message = f"answers are cut below their cap: {evidence}" if clamped else f"answers exceed it: {evidence}"
     remedy = (
-        f"something lowers the engine's own limit ({CLAMP_SETTING}, or a server's greatest max_tokens): leave it to"
+        f"something lowers the engine's own limit ({CLAMP_SETTING}, or a server's greatest max_tokens):"
+        f" leave it to"
         " the harness, which sets it to the largest cap"
         if clamped
         else "no count or time of a capped answer can be compared before this is mended"
@@ -58,7 +63,7 @@ def _build_bad_cap_row(view: PathView, seen: str, evidence: str, name: str) -> R
     )
 
 
-def list_capped(view: PathView) -> list[tuple[VisitKind, TurnRecord]]:
+def list_capped(view: PathView) -> list[Capped]:
     """Return the greedy turns that reached their cap, with their visits."""
     kinds: tuple[VisitKind, ...] = (*MAIN, "asked")
     return [
@@ -76,9 +81,14 @@ def _build_length_row(view: PathView) -> Row:
     if capped:
         evidence = view.describe(*capped[0])
         seen = "yes" if any(turn.finish == "length" for _, turn in capped) else NOT_SHOWN
-    # One answer may end by itself at its cap; the same one cannot do so at two caps.
-    caps = {view.cap_tokens(kind, turn) for kind, turn in stopped if turn.conversation != "talk" or turn.turn}
-    if len(caps) > 1:
+    # One answer may end by itself at its cap, but not two at two caps, nor at one depth only.
+    caps = {view.cap_tokens(kind, turn) for kind, turn in stopped if (turn.conversation, turn.turn) != FIRST}
+    torn = _find_torn(capped, capped)
+    if torn is not None:
+        seen = "not at every depth"
+        evidence = "; ".join(f"{view.label(kind)} {view.describe(kind, turn)}" for kind, turn in torn)
+        complaint = complain_of_finish(f"the same answer ends differently by depth: {evidence}")
+    elif len(caps) > 1:
         seen = "no"
         evidence = "; ".join(view.describe(kind, turn) for kind, turn in stopped[:2])
         complaint = complain_of_finish(f"answers that their cap ended are reported as stop: {evidence}")
@@ -92,12 +102,19 @@ def _build_length_row(view: PathView) -> Row:
     )
 
 
+def _find_torn(a: Sequence[Capped], b: Sequence[Capped]) -> tuple[Capped, Capped] | None:
+    """Return two equal answers at one cap of which one is called a stop and the other its cap."""
+    pairs = ((x, y) for x in a for y in b if x[1].text == y[1].text)
+    return next((pair for pair in pairs if (pair[0][1].finish, pair[1][1].finish) in TORN), None)
+
+
 def complain_of_finish(message: str) -> Complaint:
     """Return the complaint that a cap is reported as something else."""
     return Complaint(
         name="finish-reason",
         message=message,
-        remedy="a client cannot tell a cut answer from a whole one; the path has to set its finish reason when the"
+        remedy="a client cannot tell a cut answer from a whole one; the path has to set its finish"
+        " reason when the"
         " turn ends, not when it is admitted",
     )
 
@@ -144,17 +161,16 @@ def _build_heard_row(view: PathView, capability: str, turn: TurnRecord) -> Row:
         complaint = Complaint(
             name="stop-not-heard",
             message=f"told to end its answer, it went on for {late} tokens and more: {evidence}",
-            remedy="the engine has to look at its input between forwards; until then a client that leaves costs it"
+            remedy="the engine has to look at its input between forwards; until then a client that"
+            " leaves costs it"
             " the whole answer",
         )
     elif ended and (emitted is None or emitted < cap):
         seen = "yes"
     else:
         seen = NOT_SHOWN
-        evidence += "; it was over before the end could be asked for"
-    return Row(
-        path=view.path, capability=capability, seen=seen, evidence=evidence, complaint=complaint
-    )
+        evidence += "; it went on to its end, and was not told to stop before"
+    return Row(path=view.path, capability=capability, seen=seen, evidence=evidence, complaint=complaint)
 
 
 def count_late_tokens(turn: TurnRecord) -> int:
@@ -171,17 +187,14 @@ def list_between_rows(first: PathView, other: PathView) -> Iterator[Row]:
         a, b = first.turn(kind, "talk"), other.turn(kind, "talk")
         if a is not None and b is not None:
             yield _build_stop_row(first, other, kind, a, b)
-    capped = {turn.text: (kind, turn) for kind, turn in list_capped(first)}
-    for kind, turn in list_capped(other):
-        match = capped.get(turn.text)
-        if match is not None and {match[1].finish, turn.finish} == {"stop", "length"}:
-            yield _build_finish_row(first, other, match[1], turn)
-            return
+    torn = _find_torn(list_capped(first), list_capped(other))
+    # Where one path contradicts itself, that is said of it already.
+    own = (_find_torn(capped, capped) for capped in (list_capped(first), list_capped(other)))
+    if torn is not None and not any(own):
+        yield _build_finish_row(first, other, *torn)
 
 
-def _build_stop_row(
-    first: PathView, other: PathView, kind: VisitKind, a: TurnRecord, b: TurnRecord
-) -> Row:
+def _build_stop_row(first: PathView, other: PathView, kind: VisitKind, a: TurnRecord, b: TurnRecord) -> Row:
     depth = first.records[kind].spec.arm.depth
     capability = "same stop tokens" + ("" if depth == UNKNOWN_DEPTH else f" at depth {depth}")
     told = f"{first.asked(kind, a).text!r}: {describe_answer(a)}, and {describe_answer(b)}"
@@ -194,7 +207,8 @@ def _build_stop_row(
         complaint = Complaint(
             name="stop-sets-differ",
             message=f"one path ends where the other goes on: {told}",
-            remedy="the paths arm different stop tokens: set COLI_SERVE_ALL_STOPS=1 in colibri, or name the same"
+            remedy="the paths arm different stop tokens: set COLI_SERVE_ALL_STOPS=1 in colibri, or name"
+            " the same"
             " stop tokens to both",
         )
     elif a.text != b.text:
@@ -208,12 +222,14 @@ def _goes_past(a: TurnRecord, b: TurnRecord) -> bool:
     return a.finish == "stop" and b.text.startswith(a.text) and len(b.text) > len(a.text) > 0
 
 
-def _build_finish_row(first: PathView, other: PathView, a: TurnRecord, b: TurnRecord) -> Row:
-    evidence = f"the same {a.emitted_tokens} tokens are {a.finish} and {b.finish}"
+def _build_finish_row(first: PathView, other: PathView, a: Capped, b: Capped) -> Row:
+    told = [
+        f"{view.label(kind)} {view.describe(kind, turn)}" for view, (kind, turn) in ((first, a), (other, b))
+    ]
     return Row(
         path=f"{first.path} and {other.path}",
         capability="same finish reason",
         seen="no",
-        evidence=evidence,
-        complaint=complain_of_finish(f"{evidence}, although their cap ended both"),
+        evidence="; ".join(told),
+        complaint=complain_of_finish(f"the same answer ends differently by path: {'; '.join(told)}"),
     )

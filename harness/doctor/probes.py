@@ -10,7 +10,7 @@ from harness.plan import Arm, CellSpec, Plan, ProbeMark, Timeouts, build_plan
 from harness.probes import Probe
 from harness.scenario import Conversation, Entry, Scenario, Turn
 
-VisitKind = Literal["plain", "drafting", "limits", "limits-again", "asked", "grammar"]
+VisitKind = Literal["plain", "drafting", "limits", "limits-again", "asked", "margins", "grammar"]
 
 # Most models end the first by themselves; none ends the second within so few tokens.
 COUNT = "Count from 1 to 5."
@@ -102,10 +102,11 @@ def plan_examination(
     planned = build_plan(
         [scenarios[0]], engine=engine, depth=depth, repetitions=1, timeouts=timeouts, capabilities=able
     )
-    visits: list[Visit] = []
-    for path in able.paths:
-        own = list(_list_visits(able, path, depth, by_name, path in clampable, brief=brief))
-        visits += own
+    visits = [
+        visit
+        for path in able.paths
+        for visit in _list_visits(able, path, depth, by_name, path in clampable, brief=brief)
+    ]
     main = [visit.probe.spec for visit in visits if visit.kind in ("plain", "drafting")]
     plan = replace(
         planned,
@@ -118,7 +119,7 @@ def plan_examination(
 
 
 def ask_again(visit: Visit) -> Visit:
-    """Return the sampled turn of a ``limits`` visit in a start of its own, to see whether the seed is heard."""
+    """Return the sampled turn of a ``limits`` visit in a start of its own: it shows whether the seed is heard."""
     scenario = visit.probe.scenario
     first = replace(scenario.conversations[0], turns=scenario.conversations[0].turns[:1])
     probe = replace(
@@ -127,6 +128,12 @@ def ask_again(visit: Visit) -> Visit:
         scenario=replace(scenario, conversations=(first,)),
     )
     return replace(visit, kind="limits-again", probe=probe)
+
+
+def ask_for_margins(visit: Visit) -> Visit:
+    """Return an ``asked`` visit without the request for logprobs, for a path that refuses it."""
+    spec = replace(visit.probe.spec, probe=None, repetition=1)
+    return replace(visit, kind="margins", probe=replace(visit.probe, spec=spec))
 
 
 def _list_visits(
@@ -177,9 +184,10 @@ def _list_scenarios(able: Capabilities, *, is_served: bool) -> Iterator[Scenario
 def _list_main() -> tuple[Scenario, ...]:
     talk = _converse("talk", _ask(COUNT, COUNT_TOKENS), _ask(STORY, STORY_TOKENS))
     ends = (
-        _converse("cancel", replace(_ask(STORY, CANCEL_TOKENS), cancel_after_tokens=CANCEL_AFTER)),
-        _converse("stop", replace(_ask(STORY, STORY_TOKENS), stop=(STOP,))),
         _converse("drawn-0", _ask(DRAW, DRAW_TOKENS)),
+        _converse("stop", replace(_ask(STORY, STORY_TOKENS), stop=(STOP,))),
+        # Last, because a server may go on with it for a while, and then counts that in the next turn.
+        _converse("cancel", replace(_ask(STORY, CANCEL_TOKENS), cancel_after_tokens=CANCEL_AFTER)),
     )
     return _scene("plain", talk, *ends), _scene("drafting", talk)
 

@@ -17,10 +17,9 @@ def list_asked_rows(view: PathView) -> Iterator[Row]:
     if record is None:
         return
     turn = record.turns[0] if record.turns else None
-    refused = record.failure is not None and record.failure.code == REFUSED
+    refused = refuses_logprobs(record)
     told = record.failure.message if record.failure is not None else "asked, and none came"
     logprobs = [value for value in (turn.logprobs or ()) if value is not None] if turn else []
-    margins = list(turn.margins or ()) if turn else []
     seen = NOT_SHOWN if turn is None and not refused else "no"
     claimed = claim(view.path in view.able.reports_logprobs)
     logprob_seen = "yes" if logprobs else seen
@@ -33,15 +32,23 @@ def list_asked_rows(view: PathView) -> Iterator[Row]:
         if turn and logprobs
         else told,
         complaint=contradict(
-            claimed, logprob_seen, "logprobs-missing", f"no logprobs: {told}", "compare cannot check them here"
+            claimed,
+            logprob_seen,
+            "logprobs-missing",
+            f"no logprobs: {told}",
+            "compare cannot check them here",
         ),
     )
-    yield _build_margin_row(view, turn, [margin.gap for margin in margins], seen, told)
+    yield _build_margin_row(view, view.turn("margins", "asked") or turn, seen, told)
 
 
-def _build_margin_row(
-    view: PathView, turn: TurnRecord | None, gaps: list[float], seen: str, told: str
-) -> Row:
+def refuses_logprobs(record: CellRecord) -> bool:
+    """Say whether a path refused the request for logprobs, so that its margins are asked for alone."""
+    return record.failure is not None and record.failure.code == REFUSED
+
+
+def _build_margin_row(view: PathView, turn: TurnRecord | None, seen: str, told: str) -> Row:
+    gaps = [margin.gap for margin in turn.margins or ()] if turn else []
     pin = view.able.margin_pin
     first = view.path == view.able.paths[0]
     complaint = None
@@ -50,7 +57,8 @@ def _build_margin_row(
             name="margins-missing",
             effect="caution",
             message=f"no margins with {pin.name}={pin.value}: {told}",
-            remedy="a difference on this engine cannot be told from a near-tie; see that its stderr comes through",
+            remedy="a difference on this engine cannot be told from a near-tie; see that its stderr"
+            " comes through",
         )
     return Row(
         path=view.path,
@@ -59,7 +67,9 @@ def _build_margin_row(
         seen="yes" if gaps else seen,
         evidence=f"{len(gaps)} gaps for {turn.emitted_tokens} tokens, the least {min(gaps):.3g}"
         if turn and gaps
-        else told if pin is not None else "there is no setting for them",
+        else told
+        if pin is not None
+        else "there is no setting for them",
         complaint=complaint,
     )
 
@@ -96,7 +106,7 @@ def list_seed_rows(view: PathView) -> Iterator[Row]:
 
 
 def _is_greedy(view: PathView, text: bytes) -> bool:
-    """Say whether a sampled answer may be what the model gives without sampling, so that it proves nothing."""
+    """Say whether a sampled answer may be the one without sampling too, so that it proves nothing."""
     greedy = view.turn("plain", "drawn-0")
     return greedy is None or greedy.text.startswith(text) or text.startswith(greedy.text)
 
@@ -144,7 +154,8 @@ def list_grammar_rows(view: PathView) -> Iterator[Row]:
         complaint = Complaint(
             name="grammar-not-enforced",
             message=f"a grammar that must bind is {seen}: {told}",
-            remedy="answers on this path have to be validated by whoever asked; leave scenarios with a grammar out",
+            remedy="answers on this path have to be validated by whoever asked; leave scenarios with a"
+            " grammar out",
         )
     if seen == "not enforced" and claimed == "drafts only":
         told += "; taken without an error"
@@ -161,7 +172,9 @@ def list_context_rows(view: PathView) -> Iterator[Row]:
     scenario = view.plan.scenario(record.spec.scenario)
     size = scenario.context_tokens or view.plan.context_tokens
     if not any(conversation.id == "long" for conversation in scenario.conversations):
-        told = "not asked: the context of a running server cannot be chosen, and its own is large or not known"
+        told = (
+            "not asked: the context of a running server cannot be chosen, and its own is large or not known"
+        )
         yield Row(path=view.path, capability="overlong prompt", seen=NOT_SHOWN, evidence=told)
         return
     turn = view.turn("limits", "long")
@@ -181,7 +194,8 @@ def _build_context_row(
         seen, told = "refused", "refused"
     elif turn is not None:
         seen = "answered"
-        told = f"answered with {turn.emitted_tokens} tokens, prompt counted as {turn.prompt_tokens}"
+        counted = "not counted" if turn.prompt_tokens is None else f"counted as {turn.prompt_tokens}"
+        told = f"answered with {turn.emitted_tokens} tokens, prompt {counted}"
         if turn.prompt_tokens is not None and turn.prompt_tokens < numbers:
             seen = "cut"
             complaint = Complaint(
@@ -221,7 +235,8 @@ def list_state_rows(view: PathView) -> Iterator[Row]:
         complaint = Complaint(
             name="saved-state" if resumed is not None or warm else "state-left-behind",
             message=told,
-            remedy="nothing measured after it is of this run alone: set KVSAVE=0, remove .coli_kv from the model"
+            remedy="nothing measured after it is of this run alone: set KVSAVE=0, remove .coli_kv from"
+            " the model"
             " directory, and let no wrapper name another directory",
         )
     yield Row(

@@ -1,4 +1,4 @@
-"""What an examination has found: one row for each capability of each path, and what is wrong with a remedy."""
+"""What an examination has found: a row for each capability of each path, and what is wrong with a remedy."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,6 +1,6 @@
-"""What was seen of one path: its records by the reason for which they were run, and how to speak of a turn."""
+"""What was seen of one path: its records by the reason for which they were run, and a turn in words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine_bindings.binding import Capabilities, EnginePath
@@ -63,6 +63,10 @@ class PathView:
             return self.plan.scenario(self.records[kind].spec.scenario).cap_tokens
         return self.asked(kind, turn).max_tokens
 
+    def label(self, kind: VisitKind) -> str:
+        """Return the name of the arm of a visit."""
+        return self.records[kind].spec.arm.label
+
     def describe(self, kind: VisitKind, turn: TurnRecord) -> str:
         """Return what was asked and what came back, in one line."""
         asked = self.asked(kind, turn).text
@@ -81,11 +85,3 @@ def show(text: bytes) -> str:
     """Return the beginning of an answer as it can be printed."""
     shown = text.decode("utf-8", "replace")
     return repr(shown if len(shown) <= SHOWN_CHARACTERS else shown[: SHOWN_CHARACTERS - 3] + "...")
-
-
-def find_failure(view: PathView, kinds: Iterable[VisitKind]) -> Iterator[tuple[VisitKind, str, str, str]]:
-    """Yield visit, code, message and hint of each failure."""
-    for kind in kinds:
-        record = view.records.get(kind)
-        if record is not None and record.failure is not None:
-            yield kind, record.failure.code, record.failure.message, record.failure.hint
