@@ -30,6 +30,7 @@ HAVE_ROWS = (
     "more drafts than the depth allows",
     "over the cap",
     "a stop that is not heard",
+    "a limit that was not reached",
 )
 
 Seen = Iterable[tuple[Visit, CellRecord]]

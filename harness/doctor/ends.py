@@ -35,11 +35,17 @@ def _build_cap_row(view: PathView) -> Row:
                 evidence = told if seen == NOT_SHOWN else evidence
             elif emitted > cap:
                 return _build_bad_cap_row(view, "no", told, "over-the-cap")
-            elif emitted < cap and turn.finish == "length":
+            elif emitted < cap and turn.finish == "length" and _is_longest(view, turn):
                 return _build_bad_cap_row(view, f"clamped to {emitted}", told, "cap-clamped")
             elif emitted == cap and seen == NOT_SHOWN:
                 seen, evidence = "yes", told
     return Row(path=view.path, capability="cap honoured", claimed="yes", seen=seen, evidence=evidence)
+
+
+def _is_longest(view: PathView, turn: TurnRecord) -> bool:
+    """Say whether no answer is longer, so that a limit of the engine may have cut this one."""
+    longest = max(other.emitted_tokens or 0 for other in view.whole_turns(*MAIN))
+    return turn.emitted_tokens == longest
 
 
 def _build_bad_cap_row(view: PathView, seen: str, evidence: str, name: str) -> Row:
@@ -84,7 +90,11 @@ def _build_length_row(view: PathView) -> Row:
     # One answer may end by itself at its cap, but not two at two caps, nor at one depth only.
     caps = {view.cap_tokens(kind, turn) for kind, turn in stopped if (turn.conversation, turn.turn) != FIRST}
     torn = _find_torn(capped, capped)
-    if torn is not None:
+    short = _find_early_length(view)
+    if short is not None:
+        seen, evidence = "no", view.describe(*short)
+        complaint = complain_of_finish(f"an answer far below its cap is called length: {evidence}")
+    elif torn is not None:
         seen = "not at every depth"
         evidence = "; ".join(f"{view.label(kind)} {view.describe(kind, turn)}" for kind, turn in torn)
         complaint = complain_of_finish(f"the same answer ends differently by depth: {evidence}")
@@ -100,6 +110,13 @@ def _build_length_row(view: PathView) -> Row:
         evidence=evidence,
         complaint=complaint,
     )
+
+
+def _find_early_length(view: PathView) -> Capped | None:
+    """Return an answer that is called length although it is below its cap and others are longer."""
+    turns = ((kind, turn) for kind in MAIN for turn in view.whole_turns(kind) if turn.finish == "length")
+    short = ((kind, turn) for kind, turn in turns if (turn.emitted_tokens or 0) < view.cap_tokens(kind, turn))
+    return next(((kind, turn) for kind, turn in short if not _is_longest(view, turn)), None)
 
 
 def _find_torn(a: Sequence[Capped], b: Sequence[Capped]) -> tuple[Capped, Capped] | None:

@@ -100,7 +100,12 @@ def plan_examination(
     scenarios = tuple(_list_scenarios(able, is_served=is_served))
     by_name = {scenario.name: scenario for scenario in scenarios}
     planned = build_plan(
-        [scenarios[0]], engine=engine, depth=depth, repetitions=1, timeouts=timeouts, capabilities=able
+        [by_name["plain"], by_name["plain-typed"]],
+        engine=engine,
+        depth=depth,
+        repetitions=1,
+        timeouts=timeouts,
+        capabilities=able,
     )
     visits = [
         visit
@@ -119,7 +124,7 @@ def plan_examination(
 
 
 def ask_again(visit: Visit) -> Visit:
-    """Return the sampled turn of a ``limits`` visit in a start of its own: it shows whether the seed is heard."""
+    """Return the sampled turn of a ``limits`` visit in a start of its own: only the seed is the same."""
     scenario = visit.probe.scenario
     first = replace(scenario.conversations[0], turns=scenario.conversations[0].turns[:1])
     probe = replace(
