@@ -277,3 +277,11 @@ def test_server_of_unknown_depth_is_held_to_no_depth() -> None:
     assert find_row(diagnosis, "chat", "drafts").seen == "yes"
     assert find_row(diagnosis, "chat", "grammar").seen == "not shown"
     assert list_names(diagnosis) == set()
+
+
+def test_typed_lines_are_no_proof_that_the_counts_of_a_prompt_are_missing() -> None:
+    hidden = on(entry="line", prompt_tokens=None, cached_tokens=None, prefill_tokens=None)
+    diagnosis = examine(bend=hidden)
+    row = find_row(diagnosis, "serve", "cached tokens reported")
+    assert (row.claimed, row.seen) == ("", "no")
+    assert row.complaint is None
