@@ -1,7 +1,6 @@
 """``coli-ab doctor``: find out by asking what an engine can do, and what is wrong with it."""
 
 import argparse
-import datetime
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from engine_bindings.binding import Capabilities
 from engine_bindings.errors import UsageError
+from harness.cli.clock import read_wall_clock
 from harness.cli.compare import EXIT_INTERRUPTED, add_timeout_options
 from harness.cli.output import write_note, write_result
 from harness.cli.pair_bench import MemorySink
@@ -92,7 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     subjects = read_subjects(arguments)
     if len(subjects) > 1:
-        raise UsageError("doctor looks at one engine", hint="name one with --engine")
+        raise UsageError(
+            f"doctor looks at one engine, and {len(subjects)} are named", hint="run it once for each"
+        )
     subject, able = subjects[0], subjects[0].binding.capabilities
     subject.fingerprints()  # says now what is not there, and not after many minutes
     timeouts = read_timeouts(arguments, subjects)
@@ -188,7 +190,11 @@ def _examine(examination: Examination, launcher: EngineLauncher, sink: RecordSin
         stack.enter_context(progress)
         runners = {
             lowered: Runner(
-                examination.plan, stack.enter_context(own), sink, observer=progress, wall_clock=_wall_clock
+                examination.plan,
+                stack.enter_context(own),
+                sink,
+                observer=progress,
+                wall_clock=read_wall_clock,
             )
             for lowered, own in ((False, launcher), (True, clamped))
         }
@@ -198,7 +204,3 @@ def _examine(examination: Examination, launcher: EngineLauncher, sink: RecordSin
         except KeyboardInterrupt:
             return examiner.seen, True
     return examiner.seen, False
-
-
-def _wall_clock() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

@@ -131,3 +131,8 @@ def test_engine_that_cannot_start_has_a_status_of_its_own(
     assert status == 4
     assert list_problems(diagnosis) == {("chat", "engine-start"), ("serve", "engine-start")}
     assert "no model that fits into memory" in diagnosis["rows"][0]["evidence"]
+
+
+def test_several_engines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--engine", "a=reference", "--engine", "b=reference"]) == 2
+    assert "looks at one engine, and 2 are named" in capsys.readouterr().err
