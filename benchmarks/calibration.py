@@ -8,7 +8,6 @@ engine: scenario, plan, cells, records, pairs, statistics, statement.
 """
 
 import argparse
-import io
 import math
 import os
 import sys
@@ -22,10 +21,11 @@ import numpy as np
 
 from engine_bindings.binding import Capabilities, Launch, Pin
 from harness.builds import join_builds
+from harness.cli.pair_bench import MemorySink
 from harness.cli.results import compare_records
 from harness.drivers.base import EngineSession, EngineStart, TurnRequest
 from harness.performance import Performance
-from harness.plan import Arm, Build, CellSpec, Plan, build_plan
+from harness.plan import Arm, Build, Plan, build_plan
 from harness.runner import Runner
 from harness.scenario import Scenario, parse_scenario
 from harness.schedule import add_timed_cells, digest_plan, is_timed
@@ -179,33 +179,6 @@ class ScriptedEngine:
         return slowness / (1 + self._law.effect) if arm.build == "pr" else slowness
 
 
-class Sink:
-    """Forgets everything."""
-
-    def append_cell(self, record: CellRecord) -> None:
-        """Forget."""
-
-    def open_stderr(self, spec: CellSpec, attempt: int = 0) -> BinaryIO:  # noqa: ARG002 - nothing is kept
-        """Open a file that is forgotten."""
-        return io.BytesIO()
-
-    def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:  # noqa: ARG002
-        """Return no path."""
-        return ""
-
-    def cell_started(self, spec: CellSpec) -> None:
-        """Say nothing."""
-
-    def output_arrived(self, tokens: int) -> None:
-        """Say nothing."""
-
-    def turn_ended(self, record: TurnRecord, cap_tokens: int) -> None:
-        """Say nothing."""
-
-    def cell_ended(self, record: CellRecord) -> None:
-        """Say nothing."""
-
-
 def build_calibration_plan(pairs: int, *, sequential: bool = False, seed: int = 0) -> Plan:
     """Return the plan of one experiment: two builds, one arm each."""
     scenario = parse_scenario(SCENARIO, "calibration", lambda _: "")
@@ -223,7 +196,7 @@ def build_calibration_plan(pairs: int, *, sequential: bool = False, seed: int = 
 
 def measure(plan: Plan, law: Law, generator: np.random.Generator) -> list[CellRecord]:
     """Run all cells of a plan on the scripted engine."""
-    engine, sink = ScriptedEngine(law, len(plan.cells), generator), Sink()
+    engine, sink = ScriptedEngine(law, len(plan.cells), generator), MemorySink()
     return list(Runner(plan, engine, sink, observer=sink, wall_clock=str).run_plan())
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,23 +38,29 @@ class HungRun:
     out: Path
 
 
-@pytest.fixture
-def hung_run(tmp_path: Path, compare_arguments: Callable[..., list[str]]) -> Iterator[HungRun]:
-    path = tmp_path / "hang.pipe"
+@contextmanager
+def start_hanging(directory: Path, *argv: str) -> Iterator[HungRun]:
+    """Start the command line and return once an engine of it hangs; its run is in ``directory``."""
+    path = directory / "hang.pipe"
     os.mkfifo(path)
-    command = [sys.executable, "-c", PROGRAM]
     harness = subprocess.Popen(
-        [*command, *compare_arguments("hangs_in_serve_mode")],
+        [sys.executable, "-c", PROGRAM, *argv],
         env={**os.environ, "HANG_PIPE": str(path), "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    with path.open() as pipe:
-        yield HungRun(harness, int(pipe.readline()), pipe, tmp_path / "run")
-    harness.kill()
-    harness.wait()
-    assert harness.stdout is not None
-    harness.stdout.close()
+    try:
+        with path.open() as pipe:
+            yield HungRun(harness, int(pipe.readline()), pipe, directory / "run")
+    finally:
+        harness.kill()
+        harness.communicate()
+
+
+@pytest.fixture
+def hung_run(tmp_path: Path, compare_arguments: Callable[..., list[str]]) -> Iterator[HungRun]:
+    with start_hanging(tmp_path, *compare_arguments("hangs_in_serve_mode")) as run:
+        yield run
 
 
 def test_ctrl_c_ends_the_engine_and_reports_what_was_measured(hung_run: HungRun) -> None:
@@ -82,20 +89,8 @@ def test_killed_harness_leaves_readable_records_and_no_engine(hung_run: HungRun)
 def hung_search(tmp_path: Path, compare_arguments: Callable[..., list[str]]) -> Iterator[HungRun]:
     """Return a search that has found a case, and whose engines hang in the next one."""
     assert main(compare_arguments("changes_a_token_and_hangs_at_a_cap_of_three", "--repetitions", "1")) == 1
-    path = tmp_path / "hang.pipe"
-    os.mkfifo(path)
-    harness = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "minimize", str(tmp_path / "run")],
-        env={**os.environ, "HANG_PIPE": str(path), "PYTHONPATH": str(REPOSITORY)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    with path.open() as pipe:
-        yield HungRun(harness, int(pipe.readline()), pipe, tmp_path / "run")
-    harness.kill()
-    harness.wait()
-    assert harness.stdout is not None
-    harness.stdout.close()
+    with start_hanging(tmp_path, "minimize", str(tmp_path / "run")) as run:
+        yield run
 
 
 def test_ctrl_c_ends_a_search_with_the_best_case_so_far(hung_search: HungRun) -> None:
