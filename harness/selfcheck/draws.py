@@ -27,8 +27,10 @@ class HealthyDraw:
     @property
     def what(self) -> str:
         """What is run, in words."""
-        ids = ", ".join(conversation.id for conversation in self.scenario.conversations)
-        return f"{self.scenario.name} at depth {self.depth}: {ids}"
+        ids = [conversation.id for conversation in self.scenario.conversations]
+        named = ids[:MAX_CONVERSATIONS]
+        more = f" and {len(ids) - len(named)} more" if len(ids) > len(named) else ""
+        return f"{self.scenario.name} at depth {self.depth}: {', '.join(named)}{more}"
 
 
 def draw_healthy(scenarios: Sequence[Scenario], seed: int, number: int) -> HealthyDraw:

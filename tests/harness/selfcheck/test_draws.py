@@ -1,6 +1,7 @@
 """What is drawn depends on the seed alone, and reaches everything."""
 
 from collections import Counter
+from dataclasses import replace
 
 from harness.plan import build_plan
 from harness.selfcheck.draws import (
@@ -36,6 +37,15 @@ def test_a_drawn_run_stays_short_but_has_a_conversation():
         scenario = draw_healthy(SCENARIOS, 3, number).scenario
         assert 1 <= len(scenario.conversations) <= MAX_CONVERSATIONS
         assert scenario.worst_case_tokens <= MAX_TOKENS or len(scenario.conversations) == 1
+
+
+def test_a_draw_of_many_conversations_is_said_in_one_line():
+    (talk,) = make_scenario(turns=1).conversations[:1]
+    many = tuple(replace(talk, id=f"draw-{number}") for number in range(120))
+    draw = replace(
+        draw_healthy(SCENARIOS, 1, 0), scenario=replace(make_scenario("sampled"), conversations=many)
+    )
+    assert draw.what.endswith(": " + ", ".join(f"draw-{number}" for number in range(8)) + " and 112 more")
 
 
 def test_shuffled_cells_are_the_same_cells():
