@@ -5,7 +5,8 @@
 
 from collections.abc import Callable
 
-from harness.findings import Decision, Effect, Evidence, VerdictClass
+from harness.findings import Decision, Effect, Evidence, TurnEnd, VerdictClass
+from harness.plan import Arm
 
 # Above this, no rounding that we know of explains a flip: 8-bit activations were measured to move two logits
 # against each other by up to 0.2 where they flipped a choice.
@@ -193,8 +194,12 @@ def _needs_what_ran_before(e: Evidence) -> Decision | None:
     if not _gone_when_cold(e) or "replay" in e.missing or (e.prefix_moved and "again" in e.missing):
         return None
     # Without drafts nothing is left in a context but what prompts and answers put there.
-    by_prefix = e.prefix_moved and not e.a.depth
+    undrafted = [end for arm, end in _changed_sides(e) if not arm.depth and end.cached_tokens]
+    by_prefix = bool(undrafted) or (e.prefix_moved and not e.a.depth)
     reason = f"{_name_changed(e)} answers otherwise as the first request of a process"
+    if undrafted:
+        counts = " and ".join(dict.fromkeys(str(end.cached_tokens) for end in undrafted))
+        reason += f"; {counts} prompt tokens were cached, also without drafts"
     return _decision("prefix-reuse" if by_prefix else "state", "fail", reason)
 
 
@@ -212,9 +217,14 @@ def _gone_when_cold(e: Evidence) -> bool:
     return e.gap is None or e.gap > NUMERICS_GAP or (quiet and e.gap > e.tie_gap)
 
 
+def _changed_sides(e: Evidence) -> list[tuple[Arm, TurnEnd]]:
+    """Return the arms that answer otherwise when cold, each with how its own turn ended."""
+    sides = ((e.a, e.end_a, e.cold and e.cold.repeats_a), (e.b, e.end_b, e.cold and e.cold.repeats_b))
+    return [(arm, end) for arm, end, same in sides if not same]
+
+
 def _name_changed(e: Evidence) -> str:
-    sides = ((e.a, e.cold and e.cold.repeats_a), (e.b, e.cold and e.cold.repeats_b))
-    return " and ".join(arm.label for arm, same in sides if not same)
+    return " and ".join(arm.label for arm, _ in _changed_sides(e))
 
 
 def _moves_with_depth(e: Evidence) -> Decision | None:

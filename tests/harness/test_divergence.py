@@ -173,6 +173,16 @@ CASES = {
         "open",
     ),
     "gone without what ran before": (make(TEXT, cold=GONE), "state", "fail"),
+    "gone without what ran before, without drafts and on a prefix of it": (
+        make(TEXT, cold=CHANGED, end_a=REUSED),
+        "prefix-reuse",
+        "fail",
+    ),
+    "gone without what ran before, without drafts and on no prefix": (
+        make(TEXT, cold=CHANGED, end_b=REUSED),
+        "state",
+        "fail",
+    ),
     "gone without what ran before, not replayed": (
         make(TEXT, cold=GONE, missing=("replay",)),
         "unproven",
