@@ -8,13 +8,13 @@ import pytest
 from benchmarks.calibration import (
     Law,
     ScriptedEngine,
-    Sink,
     build_calibration_plan,
     measure,
     order_badly,
     run_experiment,
 )
 from harness.cli.investigation import Investigation
+from harness.cli.pair_bench import MemorySink
 from harness.cli.results import compare_records
 from harness.performance import Performance
 from harness.plan import Plan
@@ -194,7 +194,7 @@ def test_cells_taken_over_have_no_times():
 def test_a_run_that_may_end_early_ends_where_its_records_say():
     plan = build_calibration_plan(24, sequential=True)
     whole = run_experiment(plan, Law(effect=-0.06), np.random.default_rng(4))
-    live, sink = [], Sink()
+    live, sink = [], MemorySink()
     sink.append_cell = live.append  # type: ignore[method-assign]
     engine = ScriptedEngine(Law(effect=-0.06), len(plan.cells), np.random.default_rng(4))
     Investigation(plan, Runner(plan, engine, sink, observer=sink, wall_clock=str)).run()
@@ -207,7 +207,7 @@ def test_a_run_that_may_end_early_ends_where_its_records_say():
     assert len(live) == 2 + 2 * decode.pairs == comparison.cells_planned
     assert judge(plan, comparison).verdict_class == "slower"
 
-    more = Sink()
+    more = MemorySink()
     more.append_cell = lambda _: pytest.fail("a cell was run")  # type: ignore[method-assign]
     runner = Runner(plan, engine, more, observer=more, wall_clock=str, earlier=live)
     Investigation(plan, runner, live).run()
