@@ -2,23 +2,29 @@
 open.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.engagement import CellEngagement
 from harness.findings import Finding
-from harness.identity import Difference, compare_turns
+from harness.identity import Difference, Field, compare_turns
 from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair
 from harness.plan import Arm, CellSpec, Contrast, Plan
+
+# A run that was ended early lacks nearly all of them.
+MAX_CELLS_NAMED = 3
 
 ContrastState = Literal["identical", "explained", "different", "undecided", "sampled", "not checked"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDifference:
-    """The first turn of a conversation in which two arms differ, with every field that does.
+    """A turn of a conversation in which two arms differ, with every field that does.
+
+    It is the first one, or one that differs in another field than the turns before it, while the answers were
+    the same: what an answer differs in is carried on by all later prompts.
 
     ``repetitions_a`` and ``repetitions_b`` list the repetitions that showed just this.
     """
@@ -29,6 +35,11 @@ class FoundDifference:
     repetitions_a: tuple[int, ...]
     repetitions_b: tuple[int, ...]
     differences: tuple[Difference, ...]
+
+    @property
+    def in_tokens(self) -> bool:
+        """Whether the answers differ, and not only their ends or counts."""
+        return any(difference.field == "tokens" for difference in self.differences)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +63,18 @@ class ContrastResult:
         pairs_checked, pairs_identical: turns.
         tokens_compared: tokens in the pairs checked, each pair once.
         bytes_compared: answer bytes likewise.
-        excluded_after_difference: later turns of a conversation that had differed: their prompts differ too.
+        excluded_after_difference: later turns of a conversation whose answers had differed: their prompts
+            differ too.
         excluded_void: turns of void cells.
         excluded_sampled: turns at a temperature above 0, whose text differs between arms by design. An arm is
             held against itself all the same: its seed is fixed; and so are turns of one cell, where the
             engine's draws repeat.
         missing: pairs without both sides.
         not_compared: fields that a side does not report.
-        found: the first difference of each conversation.
+        found: the first difference of each conversation, and later ones in other fields.
         scenarios: those that it has pairs in, or lacks them in.
+        repeated_differences: later turns that differ in nothing but fields that had differed before, their
+            answers being the same.
     """
 
     contrast: Contrast
@@ -77,6 +91,7 @@ class ContrastResult:
     not_compared: tuple[FieldCount, ...]
     found: tuple[FoundDifference, ...]
     scenarios: tuple[str, ...] = ()
+    repeated_differences: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +123,15 @@ class _Tally:
         self.not_compared: Counter[str] = Counter()
         self.identical: list[TurnPair] = []
         self.found: list[FoundDifference] = []
+        self.repeated = 0
         self.tokens = 0
         self.bytes = 0
-        self._differed: set[tuple[CellSpec, CellSpec, str]] = set()
+        self._differed: defaultdict[tuple[CellSpec, CellSpec, str], set[Field]] = defaultdict(set)
 
     def add(self, pair: TurnPair, *, counters: bool) -> None:
-        """Compare one pair, unless its conversation has differed before."""
-        place = (pair.cell_a, pair.cell_b, pair.a.conversation)
-        if place in self._differed:
+        """Compare one pair, unless an answer of its conversation has differed before."""
+        known = self._differed[pair.cell_a, pair.cell_b, pair.a.conversation]
+        if "tokens" in known:
             self.excluded["after a difference"] += 1
             return
         self.tokens += pair.a.emitted_tokens or 0
@@ -130,11 +146,14 @@ class _Tally:
             counters=counters,
         )
         self.not_compared.update(comparison.not_compared)
-        if comparison.differences:
-            self._differed.add(place)
-            self.found.append(_describe_found(pair, comparison.differences))
-        else:
+        fields = {difference.field for difference in comparison.differences}
+        if not fields:
             self.identical.append(pair)
+        elif fields <= known:
+            self.repeated += 1
+        else:
+            self.found.append(_describe_found(pair, comparison.differences))
+        known |= fields
 
 
 def _count_contrast(
@@ -152,7 +171,7 @@ def _count_contrast(
         contrast=pairs.contrast,
         state="not checked",
         reasons=(),
-        pairs_checked=len(tally.identical) + len(tally.found),
+        pairs_checked=len(tally.identical) + len(tally.found) + tally.repeated,
         pairs_identical=len(tally.identical),
         tokens_compared=tally.tokens,
         bytes_compared=tally.bytes,
@@ -167,6 +186,7 @@ def _count_contrast(
                 (*(p.cell_a.scenario for p in pairs.pairs), *(m.cell.scenario for m in pairs.missing))
             )
         ),
+        repeated_differences=tally.repeated,
     )
     return CheckedContrast(result=result, identical=tuple(tally.identical))
 
@@ -292,5 +312,6 @@ def _turns(number: int) -> str:
 
 
 def _list_cells(cells: Iterable[CellSpec]) -> str:
-    keys = dict.fromkeys(cell.key for cell in cells)
-    return ", ".join(f"cell {key!r}" for key in keys)
+    keys = list(dict.fromkeys(cell.key for cell in cells))
+    named = [f"cell {key!r}" for key in keys[:MAX_CELLS_NAMED]]
+    return ", ".join(named) + (f" and {len(keys) - len(named)} more" if len(keys) > len(named) else "")

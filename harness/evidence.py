@@ -350,7 +350,7 @@ def _list_missing_reruns(
     The cold turn gives the margin, and so convicts what rounding cannot explain. Only the replay shows both
     sides of the difference with their margins. Other depths say nothing here.
     """
-    in_tokens = case.found.differences[0].field == "tokens"
+    in_tokens = case.found.in_tokens
     asked_cold, replayed, asked_again = (_was_tried(case, kind, latest) for kind in RERUNS)
     if in_tokens and not case.typed and not asked_cold:
         yield "cold"

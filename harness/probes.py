@@ -1,12 +1,13 @@
 """Which cells to run after those of the plan: to look into a difference, and to ask for logprobs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine_bindings.binding import Pin
 from harness.cases import Case, list_cases, score_arm, sweep_depths
 from harness.comparison import Comparison
 from harness.evidence import compare_rerun, reproducing_kind
+from harness.findings import Finding
 from harness.logprobs import LOGPROB_TOKENS, choose_logprob_turns
 from harness.metrics import collect_token_lengths
 from harness.pairing import select_latest
@@ -44,25 +45,37 @@ def plan_probes(
     """Return the probes that the verdict needs next; none when nothing is left to find out.
 
     One difference is looked into at a time. Once a fault is proven and named, the others are left: the
-    verdict would not change. With ``first_only`` no other difference is looked into after the first, however
-    that ended: cells that are still to come may say more for less. With ``place``, a scenario, conversation
-    and turn, only differences there are.
+    verdict would not change. Other tokens would change it where only counts or ends have differed so far, so
+    they are looked into all the same, unless the run ends with the first fault. With ``first_only`` no other
+    difference is looked into after the first, however that ended: cells that are still to come may say more
+    for less. With ``place``, a scenario, conversation and turn, only differences there are.
     """
-    if has_named_fault(comparison):
+    named = has_named_fault(comparison)
+    if named and plan.until == "fault":
         return ()
     latest = select_latest(records)
     cases = list_cases(plan, comparison.contrasts, latest, collect_token_lengths(records))
+    found = list(zip(comparison.findings, cases, strict=False))
+    if named and _name_the_verdict(comparison, found):
+        return ()
     pending = [
         (finding, case)
-        for finding, case in zip(comparison.findings, cases, strict=False)
-        if place in (None, case.place)
+        for finding, case in found
+        if place in (None, case.place) and (case.found.in_tokens or not named)
     ]
     pending.sort(key=lambda item: item[0].effect != "fail")
     for finding, case in pending[:1] if first_only else pending:
         probes = _build_probes(plan, case, finding.wanted[0], latest) if finding.wanted else ()
         if probes:
             return probes
-    return () if first_only else tuple(_build_logprob_probes(plan, latest))
+    return () if first_only or named else tuple(_build_logprob_probes(plan, latest))
+
+
+def _name_the_verdict(comparison: Comparison, found: Iterable[tuple[Finding, Case]]) -> bool:
+    """Say whether a fault is named that no other could come before: other tokens, or a broken grammar."""
+    return any(finding.verdict_class == "grammar" for finding in comparison.findings) or any(
+        finding.effect == "fail" and not finding.wanted and case.found.in_tokens for finding, case in found
+    )
 
 
 def has_named_fault(comparison: Comparison) -> bool:
@@ -186,7 +199,7 @@ def _as_exact_prompt(conversation: Conversation, turn: Turn, prompt: bytes) -> C
 
 def _short(case: Case, turn: Turn) -> Turn:
     """Lower the cap of a turn to what is needed to see the difference again."""
-    if case.a.text == case.b.text or case.found.differences[0].field != "tokens":
+    if case.a.text == case.b.text or not case.found.in_tokens:
         return turn
     # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
     index = case.token_index if case.token_index is not None else case.prefix_bytes

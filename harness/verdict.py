@@ -90,7 +90,7 @@ def _rank(comparison: Comparison, finding: Finding) -> int:
     if not finding.contrast:
         return len(_ORDER) + (finding.verdict_class == "prefix-reuse") * (len(_ORDER) + 1)
     result = next(r for r in comparison.contrasts if r.contrast.name == finding.contrast)
-    in_tokens = _found_of(result, finding).differences[0].field == "tokens"
+    in_tokens = _found_of(result, finding).in_tokens
     return _ORDER[result.contrast.kind] + (0 if in_tokens else len(_ORDER) + 1)
 
 
@@ -149,7 +149,7 @@ def _found_of(result: ContrastResult, finding: Finding) -> FoundDifference:
 
 
 def _claim(result: ContrastResult, found: FoundDifference) -> str:
-    in_tokens = found.differences[0].field == "tokens"
+    in_tokens = found.in_tokens
     if result.contrast.kind == "path":
         first, other = (_name_path(arm.path) for arm in (result.contrast.a, result.contrast.b))
         return f"{other} does not {'give the same tokens' if in_tokens else 'do the same'} as {first}"

@@ -1,5 +1,6 @@
 """The parts of the text report that the verdict rests on: arms, contrasts, differences and failures."""
 
+from collections import defaultdict
 from collections.abc import Collection
 
 from harness.contrasts import ContrastResult, FoundDifference
@@ -53,14 +54,33 @@ def add_arms(page: Page, report: Report) -> None:
     if len(report.scenarios) > 1:
         _add_scenario_matrix(page, report)
     for item in report.comparison.engagements:
-        if item.state in ("void", "not measured"):
-            page.add_item(f"{item.arm.label} in {item.scenario} is {item.state}: {item.evidence}")
+        if item.state == "void":
+            page.add_item(f"{item.arm.label} in {item.scenario} is void: {item.evidence}")
+    _add_not_measured(page, report)
+
+
+def _add_not_measured(page: Page, report: Report) -> None:
+    """Add a line for each set of scenarios that arms lack: a run that was ended early lacks most of them."""
+    lacking: defaultdict[Arm, list[str]] = defaultdict(list)
+    for item in report.comparison.engagements:
+        if item.state == "not measured":
+            lacking[item.arm].append(item.scenario)
+    groups: defaultdict[tuple[str, ...], list[Arm]] = defaultdict(list)
+    for arm, scenarios in lacking.items():
+        groups[tuple(scenarios)].append(arm)
+    for names, arms in groups.items():
+        page.add_item(f"not measured: {name_arms(arms, report)} in {', '.join(names)}")
 
 
 def _add_scenario_matrix(page: Page, report: Report) -> None:
     figures = {(e.scenario, e.arm): e.totals.tokens_per_forward for e in report.comparison.engagements}
+    measured = {e.scenario for e in report.comparison.engagements if e.state != "not measured"}
     arms = [row.arm for row in report.arms]
-    rows = [(s.name, *(format_decimal(figures.get((s.name, arm))) for arm in arms)) for s in report.scenarios]
+    rows = [
+        (s.name, *(format_decimal(figures.get((s.name, arm))) for arm in arms))
+        for s in report.scenarios
+        if s.name in measured
+    ]
     page.add_heading("Tokens per forward")
     page.add_table(("scenario", *(arm.label for arm in arms)), rows, numeric=range(1, len(arms) + 1))
 
@@ -103,7 +123,10 @@ def _remarks(result: ContrastResult) -> list[str]:
     remarks = list(result.reasons)
     if result.excluded_after_difference:
         turns = format_count(result.excluded_after_difference)
-        remarks.append(f"{turns} later turns left out, their conversation had differed")
+        remarks.append(f"{turns} later turns left out, an earlier answer differed")
+    if result.repeated_differences:
+        turns = format_count(result.repeated_differences)
+        remarks.append(f"{turns} later turns differ in nothing but what had differed in their conversation")
     skipped = [f"{count.field} in {format_count(count.pairs)}" for count in result.not_compared]
     if skipped:
         remarks.append(f"not reported on both sides: {', '.join(skipped)} pairs")
@@ -111,7 +134,7 @@ def _remarks(result: ContrastResult) -> list[str]:
 
 
 def add_differences(page: Page, report: Report) -> None:
-    """Add the first difference of each conversation: position, both sides, context."""
+    """Add the first differences of each conversation: position, both sides, context."""
     items = [(result, found) for result in report.comparison.contrasts for found in result.found]
     if not items:
         return

@@ -58,6 +58,34 @@ def test_after_the_first_difference_a_conversation_is_left_out_and_counted():
     )
 
 
+def end_serve_on_otherwise(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+    if (spec.arm, turn.conversation) != (SERVE_ON, "copy-1"):
+        return turn
+    return replace(turn, finish="length" if turn.finish == "stop" else "stop")
+
+
+def test_after_a_difference_that_leaves_the_answer_the_later_turns_are_compared_all_the_same():
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        turn = end_serve_on_otherwise(spec, turn)
+        changes = (spec.arm, turn.conversation, turn.turn) == (SERVE_ON, "copy-1", 1)
+        return replace(turn, text=b"XXXX" + turn.text[4:]) if changes else turn
+
+    result = results(make_plan(make_scenario(turns=3)), bend)["path on"]
+    told = [(found.turn, [item.field for item in found.differences]) for found in result.found]
+    assert told == [(0, ["finish_reason"]), (1, ["tokens", "finish_reason"])]
+    assert (result.pairs_identical, result.excluded_after_difference, result.repeated_differences) == (
+        6,
+        2,
+        0,
+    )
+
+
+def test_a_difference_of_the_same_kind_is_told_once_for_each_conversation():
+    result = results(make_plan(make_scenario(turns=3)), end_serve_on_otherwise)["path on"]
+    assert [found.turn for found in result.found] == [0]
+    assert (result.pairs_checked, result.pairs_identical, result.repeated_differences) == (12, 6, 4)
+
+
 def test_with_one_repetition_a_difference_proves_nothing():
     result = results(make_plan(repetitions=1), change_serve_on)["path on"]
     assert result.state == "undecided"
@@ -128,6 +156,13 @@ def test_missing_cells_leave_a_contrast_open():
         "path off": (f"4 turns left out: cell '{last.key}' not measured",),
         "speculation chat": (f"4 turns left out: cell '{last.key}' not measured",),
     }
+
+
+def test_of_many_missing_cells_the_first_are_named():
+    plan = make_plan(*(make_scenario(name) for name in "abcde"), repetitions=1)
+    result = judge_run(plan, ())[0].contrasts[4]
+    named = ", ".join(f"cell 'chat/0 {name} 0'" for name in "abc")
+    assert result.reasons == (f"20 turns left out: {named} and 2 more not measured",)
 
 
 def test_an_arm_without_a_second_run_is_not_checked_against_itself():

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from engine_bindings.binding import Pin
+from harness.divergence import NUMERICS_GAP
 from harness.plan import CellSpec, Plan
 from harness.probes import TOKENS_PAST_DIFFERENCE, Probe, plan_probes
 from harness.transcript import CellRecord, Failure, Margin, TurnRecord
@@ -184,6 +186,27 @@ def test_chat_against_serve_is_scored_and_fails():
     cold = [f"{arm.label} quick 0 cold copy-1.1" for arm in (CHAT_ON, SERVE_ON)]
     asked = investigate(plan, records, answer, 1e-4)
     assert asked == [*cold, "chat/0 quick 0 score copy-1.1", "state", "fail"]
+
+
+@pytest.mark.parametrize(
+    ("until", "asked"), [("end", [*COLD, "state", "fail"]), ("fault", ["finish-reason", "fail"])]
+)
+def test_a_named_count_does_not_keep_other_tokens_from_being_looked_into(
+    until: Literal["end", "fault"], asked: list[str]
+):
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.arm == SERVE_ON and turn.conversation == "code-1":
+            return replace(turn, finish="length" if turn.finish == "stop" else "stop")
+        return drafts_flip(spec, turn)
+
+    plan = replace(plan_of(), until=until)
+    records = run_healthy(plan, bend)
+    text = plain(plan, records)
+
+    def answer(probe: Probe) -> bytes:
+        return flip(text) if probe.spec.arm.depth else text
+
+    assert investigate(plan, records, answer, NUMERICS_GAP + 1) == asked
 
 
 def test_records_of_probes_are_counted_apart_and_change_no_cell():

@@ -155,6 +155,21 @@ def test_an_interrupted_run_without_any_cell_can_be_shown():
     assert text.startswith("INCONCLUSIVE: 8 of 8 cells were not measured")
 
 
+def test_what_was_not_measured_is_listed_once_for_all_arms_that_lack_it():
+    plan = make_plan(*(make_scenario(name) for name in ("first", "second", "third")))
+    measured = {cell for cell in plan.cells if cell.scenario == "first" and cell.arm == CHAT_ON}
+    records = tuple(record for record in run_healthy(plan) if record.spec in measured)
+    lines = [line.strip() for line in render(plan, records).splitlines()]
+    told = [line for line in lines if line.startswith("- not measured")]
+    assert told == [
+        "- not measured: chat/0 serve/0 serve/3 in first, second, third",
+        "- not measured: chat/3 in second, third",
+    ]
+    table = lines[lines.index("Tokens per forward") :]
+    assert [line.split()[0] for line in table[3:4]] == ["first"]
+    assert not table[4].startswith("second")
+
+
 def test_control_characters_of_an_engine_do_not_reach_the_page():
     plan = make_plan()
     first, *others = run_healthy(plan)
