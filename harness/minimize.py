@@ -185,8 +185,31 @@ class Minimizer:
 
     def _lower_caps(self) -> Search:
         for index in reversed(range(len(self._case.scenario.conversations))):
+            if any(turn.same_as for turn in self._case.scenario.conversations[index].turns):
+                yield from self._lower_caps_together(index)
             for number in reversed(range(len(self._case.scenario.conversations[index].turns))):
                 yield from self._lower_cap(index, number)
+
+    def _lower_caps_together(self, index: int) -> Search:
+        """Halve the way to the lowest limit on all caps of a conversation that fails.
+
+        A prompt that is asked twice is one request only under one cap, so one cap alone cannot be lowered.
+        """
+        low, high = 1, max(turn.max_tokens for turn in self._case.scenario.conversations[index].turns)
+        while low < high:
+            middle = (low + high) // 2
+            conversation = self._case.scenario.conversations[index]
+            turns = tuple(
+                replace(
+                    turn, max_tokens=min(turn.max_tokens, max(middle, (turn.cancel_after_tokens or 0) + 1))
+                )
+                for turn in conversation.turns
+            )
+            case = _with_conversation(self._case, index, replace(conversation, turns=turns))
+            if (yield from self._try("caps", case)):
+                high = middle
+            else:
+                low = middle + 1
 
     def _lower_cap(self, index: int, number: int) -> Search:
         """Halve the way to the lowest cap that fails, or to some low one where more tokens may fail less."""

@@ -144,6 +144,18 @@ def test_the_known_place_of_the_difference_saves_the_search_for_the_cap():
     assert not [cap for cap in caps if 41 < cap < 4096]
 
 
+def test_caps_of_one_prompt_asked_twice_are_lowered_together():
+    def fails(case: Case) -> Failing | None:
+        (turns,) = (conversation.turns for conversation in case.scenario.conversations)
+        caps = {each.max_tokens for each in turns}
+        return failing_at("c0", 1) if len(turns) == 2 and caps == {min(caps)} and min(caps) >= 5 else None
+
+    twice = scenario_of((turn("one prompt"), turn("one prompt", after=0, same_as=(1,))))
+    best, _ = minimize(Case(scenario=twice, depth=1), failing_at("c0", 1), fails)
+    assert best is not None
+    assert [each.max_tokens for each in best.scenario.conversations[0].turns] == [5, 5]
+
+
 def test_what_does_not_fail_again_is_given_up_after_three_tries():
     best, runs = minimize(Case(scenario=TALKS, depth=3), failing_at("c1", 1), lambda case: None)
     assert (best, runs) == (None, 3)
