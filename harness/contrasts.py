@@ -9,8 +9,8 @@ from typing import Literal
 
 from harness.engagement import CellEngagement
 from harness.findings import Finding
-from harness.identity import Difference, Field, compare_turns
-from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair
+from harness.identity import Difference, Field
+from harness.pairing import ContrastPairs, MissingPairs, Pairing, TurnPair, compare_pair
 from harness.plan import Arm, CellSpec, Contrast, Plan
 
 # A run that was ended early lacks nearly all of them.
@@ -136,15 +136,7 @@ class _Tally:
             return
         self.tokens += pair.a.emitted_tokens or 0
         self.bytes += len(pair.a.text)
-        comparison = compare_turns(
-            pair.a,
-            pair.b,
-            prefix_uncertain=pair.prefix_uncertain,
-            prefix_moved=pair.prefix_moved,
-            answers_only=pair.answers_only,
-            same_request=pair.same_request,
-            counters=counters,
-        )
+        comparison = compare_pair(pair, counters=counters)
         self.not_compared.update(comparison.not_compared)
         fields = {difference.field for difference in comparison.differences}
         if not fields:

@@ -11,9 +11,8 @@ from harness.comparison import count_tokens
 from harness.counters import find_count_faults
 from harness.engagement import judge_cell
 from harness.grammar_validity import check_validity, name_breaches
-from harness.identity import compare_turns
 from harness.metrics import derive_metrics
-from harness.pairing import pair_records, select_latest
+from harness.pairing import compare_pair, pair_records, select_latest
 from harness.plan import CellSpec, Contrast, Plan
 from harness.prefill import build_prefill_table
 from harness.transcript import CellRecord, Stop, TurnRecord
@@ -181,13 +180,7 @@ def _find_differences(
         place = (pair.a.conversation, pair.a.turn)
         if pair.a.conversation not in talks:
             continue
-        found = compare_turns(
-            pair.a,
-            pair.b,
-            prefix_uncertain=pair.prefix_uncertain,
-            answers_only=pair.answers_only,
-            counters=plan.compares_counters(contrast, scenario.name),
-        ).differences
+        found = compare_pair(pair, counters=plan.compares_counters(contrast, scenario.name)).differences
         if found and place in new:
             texts, values = {pair.a.text, pair.b.text}, {found[0].a, found[0].b}
             yield Sight(

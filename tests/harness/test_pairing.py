@@ -158,6 +158,25 @@ def test_with_another_cap_an_answer_may_end_and_draft_otherwise():
     assert verdict.status == "pass"
 
 
+def test_an_answer_of_as_many_tokens_as_its_cap_was_perhaps_cut_whatever_it_says():
+    def deny(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if turn.turn != 2:
+            return replace(turn, finish="stop")
+        short = {"text": turn.text[:80], "emitted_tokens": 20, "token_lengths": (4,) * 20}
+        return replace(turn, finish="stop", **short)  # type: ignore[arg-type]
+
+    def fields_at(cap_tokens: int) -> dict[str, str]:
+        plan = plan_with_a_relation()
+        (scenario,) = plan.scenarios
+        (talk,) = scenario.conversations
+        talk = replace(talk, turns=(*talk.turns[:2], replace(talk.turns[2], max_tokens=cap_tokens)))
+        plan = replace(plan, scenarios=(replace(scenario, conversations=(talk,)),))
+        return name_fields(judge_run(plan, run_healthy(plan, deny))[0])
+
+    assert fields_at(20) == {}
+    assert set(fields_at(21).values()) == {"tokens"}
+
+
 def test_no_relation_no_contrast_within():
     plan = make_plan()
     assert all(contrast.kind != "within" for contrast in plan.contrasts)
