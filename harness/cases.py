@@ -13,6 +13,10 @@ from harness.relations import Relation, list_relations
 from harness.scenario import Scenario, Turn
 from harness.transcript import CellRecord, TurnRecord
 
+# A probe answers this far past the difference: a draft block is at most MAX_DEPTH + 1 tokens, and the cap
+# must not change the shape of the block that holds the difference or of the one behind it.
+TOKENS_PAST_DIFFERENCE = 18
+
 Records = Mapping[CellSpec, CellRecord]
 
 
@@ -220,3 +224,12 @@ def _share_probes(plan: Plan, case: Case, cases: Iterable[Case]) -> Case:
 def _name_drafting(contrast: Contrast) -> tuple[tuple[str, int], ...]:
     """Return all that tells the arms of a contrast apart but the path."""
     return tuple((arm.build, arm.depth) for arm in (contrast.a, contrast.b))
+
+
+def shorten_turn(case: Case) -> Turn:
+    """Return the differing turn with its cap lowered to what is needed to see the difference again."""
+    if case.a.text == case.b.text or not case.found.in_tokens:
+        return case.turn
+    # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
+    index = case.token_index if case.token_index is not None else case.prefix_bytes
+    return replace(case.turn, max_tokens=min(case.turn.max_tokens, index + TOKENS_PAST_DIFFERENCE))

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.cases import Case, Records, common_bytes, score_arm, sweep_depths
+from harness.cases import Case, Records, common_bytes, score_arm, shorten_turn, sweep_depths
 from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
-from harness.expectations import expect_answer
+from harness.expectations import expect_answer, is_cut
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
 from harness.identity import show_bytes
 from harness.margins import measure_noise, pick_own_margins, read_token_margins
@@ -139,11 +139,12 @@ def compare_rerun(case: Case, kind: ProbeKind, latest: Records) -> Rerun | None:
     if sides is None:
         return None
     a, b = sides
+    cap_tokens = shorten_turn(case).max_tokens
     first = _first_difference(a.text, b.text)
     expected = _first_difference(case.a.text, case.b.text)
     if case.relation is not None:
-        first = None if _agree(a, b) else first
-        expected = None if _agree(case.a, case.b) else expected
+        first = None if _agree(a, b, cap_tokens) else first
+        expected = None if _agree(case.a, case.b, case.turn.max_tokens) else expected
     same = first == expected
     if expected is None:
         same = first is None and (a.finish, b.finish) == (case.a.finish, case.b.finish)
@@ -152,8 +153,8 @@ def compare_rerun(case: Case, kind: ProbeKind, latest: Records) -> Rerun | None:
     agree = _repeats if case.relation is None else _agree
     return Rerun(
         outcome="same" if same else "none" if first is None else "elsewhere",
-        repeats_a=agree(a, case.a),
-        repeats_b=agree(b, case.b),
+        repeats_a=agree(a, case.a, cap_tokens),
+        repeats_b=agree(b, case.b, cap_tokens),
     )
 
 
@@ -161,19 +162,21 @@ def _first_difference(a: bytes, b: bytes) -> int | None:
     return None if a == b else common_bytes(a, b)
 
 
-def _repeats(again: TurnRecord, first: TurnRecord) -> bool:
+def _repeats(again: TurnRecord, first: TurnRecord, cap_tokens: int) -> bool:
     """Say whether an answer is the first one again, as far as its cap let it go."""
-    if again.finish == "length":
+    if is_cut(again, cap_tokens):
         return first.text.startswith(again.text)
     return again.text == first.text
 
 
-def _agree(a: TurnRecord, b: TurnRecord) -> bool:
-    """Say whether two answers are the same as far as their caps, which may differ, let them go."""
+def _agree(a: TurnRecord, b: TurnRecord, cap_tokens: int) -> bool:
+    """Say whether two answers are the same as far as their caps, which may differ, let them go.
+
+    ``cap_tokens`` is that of ``a``; what a scenario asks for says itself that its cap ended it.
+    """
     shorter, longer = sorted((a, b), key=lambda turn: len(turn.text))
-    return shorter.text == longer.text or (
-        shorter.finish == "length" and longer.text.startswith(shorter.text)
-    )
+    cut = is_cut(a, cap_tokens) if shorter is a else shorter.finish == "length"
+    return shorter.text == longer.text or (cut and longer.text.startswith(shorter.text))
 
 
 def reproducing_kind(cold: Rerun | None, replay: Rerun | None) -> ProbeKind | None:
@@ -264,7 +267,7 @@ def _read_depths(plan: Plan, case: Case, latest: Records) -> tuple[DepthOutcome,
 
 def _judge_depth(case: Case, depth: int, answer: TurnRecord) -> DepthOutcome:
     expected = common_bytes(case.a.text, case.b.text)
-    if _repeats(answer, case.a):
+    if _repeats(answer, case.a, shorten_turn(case).max_tokens):
         return DepthOutcome(depth=depth, outcome="none", byte_offset=None)
     offset = common_bytes(case.a.text, answer.text)
     end = min(len(answer.text), len(case.b.text))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from harness.margins import join_token_margins
 from harness.metrics import sum_reported
 from harness.relations import Relation
-from harness.transcript import TurnRecord
+from harness.transcript import Finish, TurnRecord
 
 
 def expect_answer(relation: Relation, turns: Mapping[tuple[str, int], TurnRecord]) -> TurnRecord | None:
@@ -30,10 +30,22 @@ def expect_answer(relation: Relation, turns: Mapping[tuple[str, int], TurnRecord
         parts[-1],
         turn=turn.turn,
         text=b"".join(part.text for part in parts),
+        finish=_name_end(relation, parts[-1]),
         emitted_tokens=sum_reported(part.emitted_tokens for part in parts),
         token_lengths=_join_lengths(parts),
         margins=join_token_margins(parts),
     )
+
+
+def _name_end(relation: Relation, last: TurnRecord) -> Finish:
+    # Under one cap both sides were cut at the same place, so what they say of it is compared.
+    cut = not relation.same_limits and is_cut(last, relation.last_cap_tokens)
+    return "length" if cut else last.finish
+
+
+def is_cut(turn: TurnRecord, cap_tokens: int | None) -> bool:
+    """Say whether the cap ended an answer, or may have: engines are known to call every end a stop."""
+    return turn.finish == "length" or (turn.emitted_tokens is not None and turn.emitted_tokens == cap_tokens)
 
 
 def _goes_on(before: TurnRecord, part: TurnRecord) -> bool:

@@ -61,7 +61,7 @@ def compare_turns(
     prefix_moved: bool = False,
     answers_only: bool = False,
     same_request: bool = False,
-    at_cap: tuple[bool, bool] = (False, False),
+    may_be_cut: bool = False,
     counters: bool = False,
 ) -> TurnComparison:
     """Compare two turns field by field.
@@ -80,14 +80,13 @@ def compare_turns(
         prefix_moved: the sides run in different contexts, so only the prefix is not compared.
         answers_only: the prompts are not the same ones, so their counts are not compared.
         same_request: with ``answers_only``: prompt, cap and stop strings are the same.
-        at_cap: with ``answers_only``: the sides that gave as many tokens as their cap. The cap may have cut
-            them even where they say that they ended by themselves.
+        may_be_cut: with ``answers_only``: the cap ended the first side, or may have, whatever it says.
         counters: both sides must also draft and verify alike: their depth is the same, and the engine's
             counts depend on nothing but the prompt.
     """
     found: list[Difference] = []
     skipped: list[Field] = []
-    beginning = _may_end_early(a, b, at_cap, caps_differ=answers_only and not same_request)
+    beginning = _may_end_early(a, b, caps_differ=answers_only and not same_request, may_be_cut=may_be_cut)
     if difference := _compare_beginnings(a, b, beginning) if beginning else _compare_tokens(a, b):
         found.append(difference)
     if a.finish != b.finish and not beginning:
@@ -154,16 +153,14 @@ def _compare_tokens(a: TurnRecord, b: TurnRecord) -> Difference | None:
 
 
 def _may_end_early(
-    a: TurnRecord, b: TurnRecord, at_cap: tuple[bool, bool], *, caps_differ: bool
+    a: TurnRecord, b: TurnRecord, *, caps_differ: bool, may_be_cut: bool
 ) -> tuple[TurnRecord, ...]:
     """Return the sides that need only be the beginning of the other: cancelled, or at a cap of their own."""
     if "refused" in (a.finish, b.finish):
         return ()
-    return tuple(
-        turn
-        for turn, capped in zip((a, b), at_cap, strict=True)
-        if turn.finish == "cancelled" or (caps_differ and (turn.finish == "length" or capped))
-    )
+    early = ("cancelled", "length") if caps_differ else ("cancelled",)
+    cut = (caps_differ and may_be_cut, False)
+    return tuple(turn for turn, ends in zip((a, b), cut, strict=True) if ends or turn.finish in early)
 
 
 def _compare_beginnings(a: TurnRecord, b: TurnRecord, early: Sequence[TurnRecord]) -> Difference | None:

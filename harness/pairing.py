@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.expectations import expect_answer
+from harness.expectations import expect_answer, is_cut
 from harness.identity import TurnComparison, compare_turns
 from harness.plan import CellSpec, Contrast, Plan
 from harness.relations import Relation, list_relations
@@ -25,8 +25,8 @@ class TurnPair:
     ``prefix_moved``: a side runs in another context, where something else ran before, so only the prefix
     differs by design. ``answers_only`` is true where the prompts of the two differ, so that only what was
     answered must be the same. ``same_request`` is true where the two differ in what ran before them only:
-    their prompt, cap and stop strings are the same. ``at_cap``: the sides of a relation that gave as many
-    tokens as their cap, whatever they say of their end.
+    their prompt, cap and stop strings are the same. ``may_be_cut``: the cap of the first side, which
+    is one of its own, ended the answer, or may have ended it.
     """
 
     cell_a: CellSpec
@@ -37,7 +37,7 @@ class TurnPair:
     answers_only: bool = False
     prefix_moved: bool = False
     same_request: bool = False
-    at_cap: tuple[bool, bool] = (False, False)
+    may_be_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ def compare_pair(pair: TurnPair, *, counters: bool) -> TurnComparison:
         prefix_moved=pair.prefix_moved,
         answers_only=pair.answers_only,
         same_request=pair.same_request,
-        at_cap=pair.at_cap,
+        may_be_cut=pair.may_be_cut,
         counters=counters,
     )
 
@@ -230,7 +230,6 @@ def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[Tur
         expected = expect_answer(relation, turns) if asked else None
         if expected is not None:
             turn = turns[relation.conversation, relation.turn]
-            last = turns[relation.conversation, relation.parts[-1]] if relation.parts else expected
             pairs.append(
                 TurnPair(
                     cell_a=record.spec,
@@ -240,10 +239,7 @@ def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[Tur
                     prefix_uncertain=True,
                     answers_only=True,
                     same_request=relation.same_limits and turn.prompt == expected.prompt,
-                    at_cap=(
-                        turn.emitted_tokens == relation.cap_tokens,
-                        last.emitted_tokens == relation.last_cap_tokens,
-                    ),
+                    may_be_cut=is_cut(turn, relation.cap_tokens),
                 )
             )
     return pairs

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine_bindings.binding import Pin
-from harness.cases import Case, list_cases, score_arm, sweep_depths
+from harness.cases import Case, list_cases, score_arm, shorten_turn, sweep_depths
 from harness.comparison import Comparison
 from harness.evidence import compare_rerun, reproducing_kind
 from harness.findings import Finding
@@ -14,10 +14,6 @@ from harness.pairing import select_latest
 from harness.plan import Arm, CellSpec, Plan, ProbeKind
 from harness.scenario import Conversation, Scenario, Turn
 from harness.transcript import INTERRUPTED_CODE, CellRecord
-
-# A probe answers this far past the difference: a draft block is at most MAX_DEPTH + 1 tokens, and the cap
-# must not change the shape of the block that holds the difference or of the one behind it.
-TOKENS_PAST_DIFFERENCE = 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +160,7 @@ def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpe
         shown = reproducing_kind(*(compare_rerun(case, k, latest) for k in ("cold", "replay")))
         kind = shown or "cold"
     if kind in ("replay", "again"):
-        turns = (*conversation.turns[: case.found.turn], _short(case, case.turn))
+        turns = (*conversation.turns[: case.found.turn], shorten_turn(case))
         position = scenario.conversations.index(conversation)
         # As many as there are slots run at once; a conversation keeps its neighbours, as far as its turn.
         first = position - position % spec.arm.slots
@@ -181,7 +177,7 @@ def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpe
 def _ask_alone(case: Case, conversation: Conversation, kind: ProbeKind) -> Conversation:
     """Return the differing turn as an exact prompt; a score prompt holds the common part of the answers."""
     prompt = case.exact_prompt or case.a.prompt
-    turn = _short(case, case.turn)
+    turn = shorten_turn(case)
     if kind == "score":
         prompt += case.a.text[: case.prefix_bytes]
         turn = replace(turn, max_tokens=1, stop=())
@@ -195,12 +191,3 @@ def _as_exact_prompt(conversation: Conversation, turn: Turn, prompt: bytes) -> C
         turn, kind="prompt", text=text, expect=(), expect_prompt_tokens=None, expect_cached_tokens=None
     )
     return replace(conversation, system=None, turns=(exact,))
-
-
-def _short(case: Case, turn: Turn) -> Turn:
-    """Lower the cap of a turn to what is needed to see the difference again."""
-    if case.a.text == case.b.text or not case.found.in_tokens:
-        return turn
-    # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
-    index = case.token_index if case.token_index is not None else case.prefix_bytes
-    return replace(turn, max_tokens=min(turn.max_tokens, index + TOKENS_PAST_DIFFERENCE))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.probes import TOKENS_PAST_DIFFERENCE
+from harness.cases import TOKENS_PAST_DIFFERENCE
 from harness.report import Report
 from harness.rundir import read_run
 from tests.end_to_end.comparisons import Compare, WriteWrapper

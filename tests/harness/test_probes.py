@@ -7,10 +7,11 @@ from typing import Literal
 import pytest
 
 from engine_bindings.binding import Pin
+from harness.cases import TOKENS_PAST_DIFFERENCE
 from harness.divergence import NUMERICS_GAP
 from harness.plan import CellSpec, Plan
-from harness.probes import TOKENS_PAST_DIFFERENCE, Probe, plan_probes
-from harness.transcript import CellRecord, Failure, Margin, TurnRecord
+from harness.probes import Probe, plan_probes
+from harness.transcript import CellRecord, Failure, Finish, Margin, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
     SERVE_ON,
@@ -43,7 +44,9 @@ def plain(plan: Plan, records: tuple[CellRecord, ...]) -> bytes:
     return next(r for r in records if r.spec.arm.depth == 0).turns[0].text
 
 
-def answer_probe(probe: Probe, records: tuple[CellRecord, ...], text: bytes, gap: float | None) -> CellRecord:
+def answer_probe(
+    probe: Probe, records: tuple[CellRecord, ...], text: bytes, gap: float | None, finish: Finish = "length"
+) -> CellRecord:
     """Return the record of a probe whose engine gives ``text``, cut at the probe's cap, with one margin."""
     tokens = min(probe.scenario.conversations[0].turns[-1].max_tokens, len(text) // 4)
     first = records[0].turns[0]
@@ -59,12 +62,18 @@ def answer_probe(probe: Probe, records: tuple[CellRecord, ...], text: bytes, gap
         emitted_tokens=tokens,
         token_lengths=(4,) * tokens,
         margins=margins,
-        finish="length",
+        finish=finish,
     )
     return replace(records[0], spec=probe.spec, turns=(turn,))
 
 
-def investigate(plan: Plan, records: tuple[CellRecord, ...], text_of: Answer, gap: float | None) -> list[str]:
+def investigate(
+    plan: Plan,
+    records: tuple[CellRecord, ...],
+    text_of: Answer,
+    gap: float | None,
+    finish: Finish = "length",
+) -> list[str]:
     """Run probes to the end; return their keys, then the verdict's class and status."""
     keys = []
     for _ in range(20):
@@ -74,7 +83,7 @@ def investigate(plan: Plan, records: tuple[CellRecord, ...], text_of: Answer, ga
             return [*keys, verdict.verdict_class, verdict.status]
         for probe in probes:
             keys.append(probe.spec.key)
-            records += (answer_probe(probe, records, text_of(probe), gap),)
+            records += (answer_probe(probe, records, text_of(probe), gap, finish),)
     raise AssertionError("no end of probes")
 
 
@@ -101,6 +110,17 @@ def test_a_difference_that_stays_put_is_judged_by_its_margin(repetitions: int, g
     asked = investigate(plan, records, lambda p: flip(text) if p.spec.arm.depth else text, gap)
     # A margin that convicts alone needs no sweep.
     assert asked == (COLD + DEPTHS if gap < 0.5 else COLD) + end
+
+
+def test_an_engine_that_calls_a_cut_answer_a_stop_is_seen_to_repeat_itself():
+    plan = plan_of()
+    records = run_healthy(plan, drafts_flip)
+    text = plain(plan, records)
+
+    def answer(probe: Probe) -> bytes:
+        return flip(text) if probe.spec.arm.depth > 1 else text
+
+    assert investigate(plan, records, answer, 1e-4, "stop") == [*COLD, *DEPTHS, "near-tie", "pass"]
 
 
 def test_a_token_that_begins_before_the_first_other_byte_is_the_one_that_differs():
