@@ -25,6 +25,7 @@ from harness.cli import (
     serve,
 )
 from harness.cli.output import prepare_streams, write_note
+from harness.cli.parser import CommandParser
 from harness.cli.system_errors import check_names, name_system_error
 
 EXIT_USAGE = 2
@@ -63,7 +64,7 @@ examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = CommandParser(
         prog="coli-ab",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -97,7 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if argv is None else list(argv)
     if given[:1] == [serve.NAME]:
         serve.start_server(given[1:])
-    arguments = build_parser().parse_args(given)
+    parser = build_parser()
+    if not given:
+        write_note(parser.format_help())
+        return EXIT_USAGE
+    arguments = parser.parse_args(given)
     status = _run_command(arguments, given)
     return BISECT_STATUSES.get(status, BISECT_SKIP) if getattr(arguments, "bisect", False) else status
 

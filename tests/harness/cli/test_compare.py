@@ -416,6 +416,39 @@ def test_shipped_scenarios_are_listed(capsys: pytest.CaptureFixture[str]) -> Non
     assert "quick" in capsys.readouterr().out
 
 
+def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "coli-ab compare " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["compare", "--senario", "quick"],
+            "coli-ab compare: unrecognized arguments: --senario quick; did you mean --scenario?",
+        ),
+        (
+            ["history", "trend", "--arn=serve/3"],
+            "coli-ab history trend: unrecognized arguments: --arn=serve/3; did you mean --arm?",
+        ),
+        (["report", "--zzz", "RUN"], "coli-ab report: unrecognized arguments: --zzz\n"),
+        (["compare", "--depth", "x"], "coli-ab compare: argument --depth: invalid int value: 'x'"),
+        (["comapre"], "invalid choice: 'comapre'"),
+    ],
+)
+def test_a_wrong_command_line_is_answered_in_two_lines(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+
+    assert caught.value.code == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 2
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["report", "--help"]])
 def test_help_teaches(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
