@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from engine_bindings.errors import UsageError
+from engine_bindings.errors import RunDirectoryError, UsageError
 from harness.cli.output import write_note, write_result
 from harness.cli.results import read_report
 from harness.history import (
@@ -85,14 +85,33 @@ def _add_trend(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    """Index runs."""
+    """Index runs; one that cannot be read is named and keeps no other from being indexed.
+
+    Raises:
+        UsageError: at least one run could not be read.
+    """
+    # The index lies among the runs, so ``add runs/*`` names it too.
+    paths = [path for path in arguments.runs if path.resolve() != arguments.db.resolve()]
     with open_history(arguments.db, create=True) as history:
-        for path in arguments.runs:
-            contents, report = read_run(path), read_report(path)
-            entry = build_entry(path, contents.plan, contents.environment, report)
-            new = history.add_run(entry, list_figures(report))
-            write_note(f"{'added' if new else 'read again'}: {entry.run_id}, series {entry.series}\n")
+        unread = [path for path in paths if not _add_run(history, path)]
+    if unread:
+        raise UsageError(
+            f"{len(unread)} of {len(paths)} runs are not in the index",
+            hint="the reason stands above for each",
+        )
     return 0
+
+
+def _add_run(history: History, path: Path) -> bool:
+    try:
+        contents, report = read_run(path), read_report(path)
+    except RunDirectoryError as error:
+        write_note(f"left out: {error.message}\n  {error.hint}\n")
+        return False
+    entry = build_entry(path, contents.plan, contents.environment, report)
+    new = history.add_run(entry, list_figures(report))
+    write_note(f"{'added' if new else 'read again'}: {entry.run_id}, series {entry.series}\n")
+    return True
 
 
 def run_list(arguments: argparse.Namespace) -> int:

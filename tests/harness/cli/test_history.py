@@ -39,6 +39,17 @@ def test_equal_settings_are_one_series(capsys: pytest.CaptureFixture[str]) -> No
     assert out.count(" pass ") == 2
 
 
+def test_a_run_that_cannot_be_read_keeps_no_other_out(
+    two_runs: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / two_runs[0] / "report.json").unlink()
+    assert main(["history", "--db", "new.sqlite", "add", "new.sqlite", "nothing", *two_runs]) == 2
+    err = capsys.readouterr().err
+    assert "left out: " in err
+    assert "2 of 3 runs are not in the index" in err
+    assert err.count("added: ") == 1
+
+
 @pytest.mark.usefixtures("two_runs")
 def test_trend_and_export_give_every_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["history", "trend", "forwards", "--arm", "serve/3"]) == 0
