@@ -246,10 +246,7 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
     missing = comparison.cells_planned - comparison.cells_measured
     if missing:
         doubts.append(("unproven", f"{missing} of {comparison.cells_planned} cells were not measured"))
-    for result in comparison.contrasts:
-        if result.state == "undecided":
-            reasons = [f"{result.contrast.name} is undecided: {reason}" for reason in result.reasons]
-            doubts += [("unproven", reason) for reason in reasons]
+    doubts += [("unproven", reason) for reason in _list_undecided(comparison)]
     doubts += [("unproven", reason) for reason in describe_unjudged(comparison.validity)]
     doubts += [
         ("unproven", f"logprobs of {check.arm.label} were not checked: {check.evidence}")
@@ -258,6 +255,18 @@ def _list_doubts(comparison: Comparison) -> list[tuple[VerdictClass, str]]:
     ]
     doubts += [("unproven", reason) for reason in _list_untested(comparison)]
     return doubts
+
+
+def _list_undecided(comparison: Comparison) -> list[str]:
+    """Return why contrasts are undecided, without what an open finding says already."""
+    told = {(found.contrast, f"{found.place}: {found.reason}") for found in _list_open(comparison)}
+    return [
+        f"{result.contrast.name} is undecided: {reason}"
+        for result in comparison.contrasts
+        if result.state == "undecided"
+        for reason in result.reasons
+        if (result.contrast.name, reason) not in told
+    ]
 
 
 def _list_untested(comparison: Comparison) -> list[str]:

@@ -142,6 +142,7 @@ def test_speculation_that_changes_both_paths_alike_needs_evidence():
     assert (verdict.status, verdict.verdict_class) == ("inconclusive", "unproven")
     assert "neither a fault nor a near-tie is shown: the engine gave no margin" in verdict.sentence
     assert not any("odd one out" in reason for reason in verdict.reasons)
+    assert not any("is undecided" in reason for reason in verdict.reasons)
 
 
 def test_an_open_verdict_gives_the_first_reason_and_counts_the_rest():
