@@ -12,6 +12,9 @@ RESERVED_VARIABLES = ("SNAP",)
 # As alike as one letter that is wrong or missing in a name of six makes them.
 NEAR_RATIO = 0.8
 
+# What the embedded engine alone reads, and a user may want to set.
+EMBEDDED_VARIABLES = frozenset({"REF_DEFECT", "REF_FORCE_ACCEPT", "REF_KERNELS"})
+
 
 def find_model_dir(binding: Binding, given: Path | None) -> Path | None:
     """Return the model directory of ``--model``, or the one that comes with the engine; None for a server
@@ -57,7 +60,7 @@ def describe_near_misses(binding: Binding, names: Sequence[str]) -> list[str]:
         return []
     path = binding.capabilities.paths[0]
     launch = binding.launch(ArmSettings(path=path, depth=1, cap_tokens=1, context_tokens=1), {})
-    known = ENGINE_VARIABLES.union(pin.name for pin in launch.pins)
+    known = ENGINE_VARIABLES.union(EMBEDDED_VARIABLES, (pin.name for pin in launch.pins))
     remarks = []
     for name in names:
         near = () if name in known else get_close_matches(name.upper(), sorted(known), n=1, cutoff=NEAR_RATIO)

@@ -14,6 +14,7 @@ from harness.cli.settings import describe_near_misses
         ("COLI_TMP", "COLI_TEMP"),
         ("DRAFTS", "DRAFT"),
         ("autopin", "AUTOPIN"),
+        ("REF_KERNEL", "REF_KERNELS"),
         ("OMP_NUM_THREAD", "OMP_NUM_THREADS"),
     ],
 )
