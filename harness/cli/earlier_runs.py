@@ -55,8 +55,10 @@ def build_on_earlier_runs(
 
 def _find_baseline(reference: str, plan: Plan, subject: Subject) -> Path:
     """Return the directory of ``--baseline``: a path, the id of a run in the history, or ``history``."""
-    if Path(reference).exists() or not DEFAULT_FILE.exists():
-        return Path(reference)
+    path = Path(reference)
+    names_a_directory = path.exists() or path.name != reference
+    if names_a_directory or not DEFAULT_FILE.exists():
+        return path
     with open_history(DEFAULT_FILE) as history:
         if reference != FROM_HISTORY:
             return Path(history.find_run(reference).path)

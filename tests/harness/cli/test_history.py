@@ -94,6 +94,16 @@ def test_baseline_is_taken_from_the_history(
     assert len(two_runs) == 2
 
 
+@pytest.mark.usefixtures("two_runs")
+def test_a_directory_that_is_not_there_is_no_id_of_the_history(
+    compare_arguments: Arguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = compare_arguments("healthy", "--baseline", "no/such/run")
+    arguments[arguments.index("--out") + 1] = "three"
+    assert main(arguments) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("behaviour", "more", "status"),
     [
