@@ -12,6 +12,7 @@ from scenarios import scenario_paths
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GOLDEN = ROOT / "tests" / "reports" / "golden"
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 COMMANDS = [
     line.split("#")[0].strip()
@@ -30,6 +31,14 @@ def test_every_example_is_a_command_that_exists(command: str) -> None:
     arguments = build_parser().parse_args(shlex.split(command)[1:])
     for name in getattr(arguments, "scenario", None) or []:
         assert name in scenario_paths() or name.endswith(".toml")
+
+
+def test_its_report_has_the_columns_of_a_report() -> None:
+    golden = "\n".join(path.read_text(encoding="utf-8") for path in GOLDEN.glob("*.txt"))
+    columns = {" ".join(line.split()) for line in golden.splitlines()}
+    shown = re.findall(r"^  (.+)\n  ─+$", README, flags=re.MULTILINE)
+    assert len(shown) == 3
+    assert {" ".join(line.split()) for line in shown} <= columns
 
 
 def test_the_exit_statuses_are_the_ones_in_the_code() -> None:
