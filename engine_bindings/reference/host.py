@@ -97,7 +97,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _list_defects(*, as_json: bool) -> int:
     from engine_bindings.reference.defects.listing import render_json, render_table  # noqa: PLC0415 - imports NumPy
 
-    print(render_json() if as_json else render_table())
+    try:
+        print(render_json() if as_json else render_table(), flush=True)
+    except BrokenPipeError:  # the reader has seen enough, as with ``| head``
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

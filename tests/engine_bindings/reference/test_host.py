@@ -234,3 +234,18 @@ def test_blas_runs_on_one_thread() -> None:
         [sys.executable, "-c", script], env=environ, capture_output=True, timeout=LIMIT_S, check=False
     )
     assert done.stdout.splitlines()[-1] == b"['1', '1', '1', '1']"
+
+
+def test_a_reader_that_left_the_list_of_defects_is_no_fault():
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as closed:
+        done = subprocess.run(
+            [*COMMAND, "--list-defects"],
+            env=clean_environment({}),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
