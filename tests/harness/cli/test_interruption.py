@@ -39,12 +39,14 @@ class HungRun:
 
 
 @contextmanager
-def start_hanging(directory: Path, *argv: str) -> Iterator[HungRun]:
+def start_hanging(
+    directory: Path, *argv: str, program: tuple[str, ...] = ("-c", PROGRAM)
+) -> Iterator[HungRun]:
     """Start the command line and return once an engine of it hangs; its run is in ``directory``."""
     path = directory / "hang.pipe"
     os.mkfifo(path)
     harness = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *argv],
+        [sys.executable, *program, *argv],
         env={**os.environ, "HANG_PIPE": str(path), "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -73,6 +75,21 @@ def test_ctrl_c_ends_the_engine_and_reports_what_was_measured(hung_run: HungRun)
     assert [record.failure and record.failure.code for record in records] == [None, None, "interrupted"]
     assert out.decode().startswith("INCONCLUSIVE: 6 of 8 cells were not measured")
     assert (hung_run.out / "report.txt").read_bytes() == out
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGTERM)])
+def test_a_job_that_is_cancelled_reports_what_was_measured(
+    tmp_path: Path, compare_arguments: Callable[..., list[str]], signals: tuple[signal.Signals, ...]
+) -> None:
+    arguments = compare_arguments("hangs_in_serve_mode")
+    with start_hanging(tmp_path, *arguments, program=("-m", "harness")) as run:
+        for number in signals:
+            run.harness.send_signal(number)
+        out, _ = run.harness.communicate(timeout=LIMIT_S)
+
+    assert run.harness.returncode == 130
+    assert out.decode().startswith("INCONCLUSIVE: 6 of 8 cells were not measured")
+    assert (run.out / "report.txt").read_bytes() == out
 
 
 def test_killed_harness_leaves_readable_records_and_no_engine(hung_run: HungRun) -> None:
