@@ -77,6 +77,11 @@ class Environment:
     builds: tuple[BuildFacts, ...] = ()
     conditions: Conditions | None = None
 
+    @property
+    def processors(self) -> str:
+        """What the runs of one machine have in common."""
+        return _describe_processors(self.cpu, self.cpu_count)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildAfter:
@@ -133,7 +138,7 @@ def read_environment(
         operating_system=platform.platform(),
         machine=platform.machine(),
         cpu=_read_cpu_name(),
-        cpu_count=os.cpu_count() or 1,
+        cpu_count=_count_cpus(),
         memory_bytes=_read_memory_bytes(),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         removed_variables=tuple(sorted(filter(is_engine_variable, variables))),
@@ -142,6 +147,19 @@ def read_environment(
         builds=tuple(builds),
         conditions=read_conditions(),
     )
+
+
+def read_processors() -> str:
+    """Return what :attr:`Environment.processors` is on this machine."""
+    return _describe_processors(_read_cpu_name(), _count_cpus())
+
+
+def _describe_processors(cpu: str, count: int) -> str:
+    return f"{cpu}, {count} CPUs"
+
+
+def _count_cpus() -> int:
+    return os.cpu_count() or 1
 
 
 def _read_cpu_name() -> str:

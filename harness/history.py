@@ -77,7 +77,7 @@ class Entry:
 def build_entry(path: Path, plan: Plan, environment: Environment, report: Report) -> Entry:
     """Return what the index holds of a run at ``path``."""
     engine, model = environment.engine, environment.model
-    machine = f"{environment.cpu}, {environment.cpu_count} CPUs"
+    machine = environment.processors
     names = " ".join(sorted(scenario.name for scenario in plan.scenarios))
     return Entry(
         run_id=environment.run_id,

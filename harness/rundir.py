@@ -1,8 +1,10 @@
 """The run directory: what is written where, and reading it back, also after the harness was killed."""
 
 import contextlib
+import fcntl
 import io
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,14 +24,17 @@ CELLS = "cells.jsonl"
 
 
 def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("runs")) -> "RunDirectory":
-    """Create the directory of a new run: ``out``, or ``runs/<run_id>``.
+    """Create the directory of a new run: ``out``, or ``runs/<run_id>``. No other run writes there meanwhile.
 
     Raises:
-        UsageError: ``out`` exists and is not an empty directory, or cannot be made or written to.
+        UsageError: ``out`` exists and is not an empty directory, cannot be made or written to, or another run
+            is writing there.
     """
     path = runs / run_id if out is None else out
     try:
         path.mkdir(parents=True, exist_ok=True)
+        directory = RunDirectory(path)
+        directory.lock()
         occupied = any(path.iterdir())
     except OSError as error:
         raise UsageError(
@@ -44,25 +49,22 @@ def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("ru
             f"the run directory {str(path)!r} is not empty",
             hint="a run is never written over; name a new one",
         )
-    return RunDirectory(path)
+    return directory
 
 
 def reopen_run_directory(path: Path) -> "RunDirectory":
-    """Open the directory of a run to go on with it; a record that was cut short is removed.
+    """Open the directory of a run to go on with it, and keep other processes from doing so too.
 
     Raises:
-        RunDirectoryError: its cells cannot be read or written.
+        UsageError: a process is writing there.
+        RunDirectoryError: it cannot be opened.
     """
-    file = path / CELLS
+    directory = RunDirectory(path)
     try:
-        if file.exists():
-            data = read_regular(file)
-            whole = data.rfind(b"\n") + 1
-            if whole < len(data):
-                os.truncate(file, whole)
+        directory.lock()
     except OSError as error:
-        raise RunDirectoryError(f"{file}: {error.strerror}", hint="check its permissions") from error
-    return RunDirectory(path)
+        raise RunDirectoryError(f"{path}: {error.strerror}", hint="check its permissions") from error
+    return directory
 
 
 class _WholeWrites(io.FileIO):
@@ -98,6 +100,40 @@ class RunDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    def lock(self) -> None:
+        """Keep other processes from writing here as long as this object is there.
+
+        Two runs in one directory would give every cell twice, and none of it could be judged.
+
+        Raises:
+            UsageError: another process holds it.
+            OSError: the directory cannot be opened.
+        """
+        # The system takes the lock back with the descriptor, also after kill -9; engines do not inherit it.
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another coli-ab is writing to the run directory {str(self.path)!r}",
+                hint="wait until it has ended, or end it; then coli-ab compare --resume goes on",
+            ) from error
+        except OSError:
+            return  # a file system without locks
+
+    def drop_cut_line(self) -> None:
+        """Remove a last record that was cut short. Raises RunDirectoryError."""
+        file = self.path / CELLS
+        try:
+            if file.exists():
+                data = read_regular(file)
+                whole = data.rfind(b"\n") + 1
+                if whole < len(data):
+                    os.truncate(file, whole)
+        except OSError as error:
+            raise RunDirectoryError(f"{file}: {error.strerror}", hint="check its permissions") from error
 
     def write_plan(self, plan: Plan) -> None:
         """Write what will be run."""
@@ -168,7 +204,9 @@ class RunDirectory:
 
     def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:
         """Return that file's path inside the run directory."""
-        name = f"{spec.arm.label.replace('/', '-').replace('?', 'any')}.{spec.scenario}.{spec.repetition}"
+        # Characters that Windows refuses in a name are refused in the artifacts of a CI system too.
+        arm = spec.arm.label.replace("/", "-").replace(":", ".").replace("?", "any")
+        name = f"{arm}.{spec.scenario}.{spec.repetition}"
         if spec.probe is not None:
             mark = spec.probe
             name += f".{mark.kind}.{mark.conversation}.{mark.turn}.{mark.offset_bytes}"

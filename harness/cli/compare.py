@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+from engine_bindings.errors import UsageError
 from harness.cli.certify import certify_run
 from harness.cli.clock import read_wall_clock
 from harness.cli.dry_run import render_dry_run
@@ -238,6 +239,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if arguments.resume is not None:
         return resume_run(arguments)
+    if arguments.dry_run and arguments.bisect:
+        raise UsageError(
+            "--bisect --dry-run: nothing is run, so no commit is good or bad", hint="leave one of them out"
+        )
     request = read_request(arguments)
     if arguments.dry_run:
         write_result(render_dry_run(request.prepared.plan, request.launcher, request.subjects))
@@ -250,10 +255,12 @@ def resume_run(arguments: argparse.Namespace) -> int:
     """Go on with an interrupted run: what it measured is kept, what is missing or failed is run."""
     path = arguments.resume.resolve()
     kept = restore_arguments(arguments, path)
+    directory = reopen_run_directory(path)
     request = read_request(kept)
     contents = read_run(path)
     check_same_run(request, contents)
-    return _complete(request, reopen_run_directory(path), contents.records, kept)
+    directory.drop_cut_line()
+    return _complete(request, directory, contents.records, kept)
 
 
 def _complete(

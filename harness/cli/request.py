@@ -3,13 +3,13 @@
 import argparse
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from engine_bindings.errors import RunDirectoryError, UsageError
-from engine_bindings.fingerprint import read_weights_bytes
+from engine_bindings.fingerprint import read_version, read_weights_bytes
 from engine_bindings.regular_file import read_regular
 from harness.budget import cut_plan, end_at_fault
 from harness.builds import BASELINE, join_builds
@@ -21,7 +21,7 @@ from harness.cli.settings import describe_near_misses
 from harness.cli.speed_options import add_speed
 from harness.cli.subjects import Subject, read_subjects
 from harness.drivers.builds import BuildsLauncher
-from harness.environment import BuildAfter, BuildFacts
+from harness.environment import BuildAfter, BuildFacts, read_processors
 from harness.origins import read_cached_ratio, read_commit, read_storage
 from harness.plan import (
     DEFAULT_DEPTH,
@@ -201,13 +201,17 @@ def restore_arguments(arguments: argparse.Namespace, run: Path) -> argparse.Name
     try:
         kept = json.loads(read_regular(file))
         options, directory = dict(kept["options"]), str(kept["working_directory"])
+        _refuse_other_options(arguments, options)
+        _check_options(options, arguments)
     except OSError as error:
         raise RunDirectoryError(
             f"{file}: {error.strerror}", hint="name the directory of a run, for example one below runs/"
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise RunDirectoryError(f"{file}: not the options of a run", hint="the file was edited") from error
-    _refuse_other_options(arguments)
+        raise RunDirectoryError(
+            f"{file}: not the options of a run: {type(error).__name__}: {error}",
+            hint="it was edited, or written by a newer version",
+        ) from error
     try:
         os.chdir(directory)
     except OSError as error:
@@ -215,15 +219,40 @@ def restore_arguments(arguments: argparse.Namespace, run: Path) -> argparse.Name
             f"--resume {run}: its working directory {directory!r} is not there: {error.strerror}",
             hint="paths of that run are relative to it",
         ) from error
+    # An option that is newer than the run has its default there.
+    defaults = {name: value for name, value in vars(arguments).items() if name not in options}
     paths = {name: Path(value) for name, value in options.items() if name in PATHS and value is not None}
     shown = {name: getattr(arguments, name) for name in SHOWN}
-    return argparse.Namespace(**{**options, **paths, **shown, "out": run})
+    return argparse.Namespace(**{**defaults, **options, **paths, **shown, "out": run})
 
 
 PATHS = ("reuse",)
+_LISTS = ("engine", "model", "settings", "scenario", "timed")
+_WHOLE = ("depth", "context", "repetitions", "budget", "pairs", "order_seed", "expert_bits", "dense_bits")
+_NUMBERS = ("tie_gap", "bound", "alpha", *(field.name for field in fields(Timeouts)))
+_FLAGS = ("dry_run", "performance", "sequential")
 
 
-def _refuse_other_options(arguments: argparse.Namespace) -> None:
+def _check_options(options: Mapping[str, Any], known: argparse.Namespace) -> None:
+    """Raise ValueError where an option is unknown or of another kind."""
+    for name, value in options.items():
+        default = getattr(known, name, "unknown")
+        if default == "unknown" or not (value is default is None or _is_of_kind(name, value)):
+            raise ValueError(f"{name}: {value!r}")
+
+
+def _is_of_kind(name: str, value: Any) -> bool:
+    if name in _LISTS:
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+    if name in _FLAGS:
+        return isinstance(value, bool)
+    if name in _WHOLE or name in _NUMBERS:
+        kinds = (int,) if name in _WHOLE else (int, float)
+        return isinstance(value, kinds) and not isinstance(value, bool)
+    return isinstance(value, str)
+
+
+def _refuse_other_options(arguments: argparse.Namespace, kept: Mapping[str, Any]) -> None:
     plain = {
         "depth": DEFAULT_DEPTH,
         "repetitions": DEFAULT_REPETITIONS,
@@ -232,7 +261,7 @@ def _refuse_other_options(arguments: argparse.Namespace) -> None:
         "until": "end",
     }
     for name, value in vars(arguments).items():
-        if name in ("run", "command", *SHOWN) or value in (plain.get(name), None, [], False):
+        if name in ("run", "command", *SHOWN) or value in (plain.get(name), kept.get(name), None, [], False):
             continue
         option = f"--{name.replace('_', '-')} {value}"
         raise UsageError(
@@ -248,7 +277,15 @@ def check_same_run(request: Request, contents: RunContents) -> None:
             f"--resume {contents.path}: scenarios or settings changed since, so the plan is another",
             hint="put them back, or begin a new run (--reuse takes over the cells that are the same)",
         )
-    before = contents.environment.builds
+    then = contents.environment
+    if (machine := read_processors()) != then.processors:
+        raise UsageError(
+            f"--resume {contents.path}: begun on another machine, {then.processors}; this one has {machine}",
+            hint="go on there, or begin a new run (--reuse takes over the cells, without their times)",
+        )
+    if (version := read_version()) != then.version:
+        write_note(f"coli-ab: the run was begun by version {then.version}, and {version} goes on with it\n")
+    before = then.builds
     now = {facts.name: facts.identity for facts in list_build_facts(request)}
     for facts in before:
         changed = [

@@ -139,8 +139,7 @@ def _describe_environment(environment: Environment) -> dict[str, str]:
         "started": environment.started_at,
         "coli-ab": environment.version,
         **{name: text for build in environment.builds for name, text in _describe_build(build).items()},
-        "machine": f"{environment.cpu}, {environment.cpu_count} CPUs"
-        + ("" if memory is None else f", {memory / 2**30:.0f} GiB"),
+        "machine": environment.processors + ("" if memory is None else f", {memory / 2**30:.0f} GiB"),
         "system": f"{environment.operating_system}, Python {environment.python}",
     }
     if environment.load_average is not None:

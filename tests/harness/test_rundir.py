@@ -111,3 +111,8 @@ def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path) -> None:
 def test_a_directory_that_vanished_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cells\.jsonl: No such file or directory"):
         RunDirectory(tmp_path / "gone").append_cell(RECORD)
+
+
+def test_no_file_has_a_name_that_an_artifact_cannot_have() -> None:
+    spec = CellSpec(arm=Arm(path="serve", depth=3, build="pr"), scenario="quick", repetition=1)
+    assert RunDirectory(Path("run")).stderr_name(spec) == "stderr/pr.serve-3.quick.1.txt"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.rundir import read_run
+from harness.rundir import read_run, reopen_run_directory
 
 Arguments = Callable[..., list[str]]
 
@@ -86,6 +86,60 @@ def test_broken_options_file_is_one_clear_message(
     assert "not the options of a run" in capsys.readouterr().err
     assert main(["compare", "--resume", str(whole_run / "nothing")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [{"repetitions": "x"}, {"pairs": [1]}, {"tie_gap": True}, {"no_such": 1}, {"engine": "reference"}],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_edited_options_are_named(
+    whole_run: Path, capsys: pytest.CaptureFixture[str], edit: dict[str, object]
+) -> None:
+    file = whole_run / "arguments.json"
+    kept = json.loads(file.read_text())
+    kept["options"] |= edit
+    file.write_text(json.dumps(kept))
+    assert main(["compare", "--resume", str(whole_run)]) == 2
+    assert f"not the options of a run: ValueError: {next(iter(edit))}" in capsys.readouterr().err
+
+
+def test_options_of_the_run_itself_may_be_given_again(whole_run: Path) -> None:
+    file = whole_run / "arguments.json"
+    kept = json.loads(file.read_text())
+    (scenario,) = kept["options"]["scenario"]
+    assert main(["compare", "--resume", str(whole_run), "--scenario", scenario]) == 0
+
+
+def test_options_that_are_newer_than_the_run_have_their_defaults(whole_run: Path) -> None:
+    file = whole_run / "arguments.json"
+    kept = json.loads(file.read_text())
+    del kept["options"]["order_seed"], kept["options"]["expert_bits"]
+    file.write_text(json.dumps(kept))
+    assert main(["compare", "--resume", str(whole_run)]) == 0
+
+
+def test_a_run_of_another_machine_is_not_gone_on_with(
+    whole_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = whole_run / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"cpu": "Another CPU", "cpu_count": 99}))
+    assert main(["compare", "--resume", str(whole_run)]) == 2
+    assert "begun on another machine, Another CPU, 99 CPUs" in capsys.readouterr().err
+
+
+def test_a_run_that_is_being_written_is_left_alone(
+    whole_run: Path, compare_arguments: Arguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torn = b"".join(read_lines(whole_run)[:3]) + b"{"
+    (whole_run / "cells.jsonl").write_bytes(torn)
+    writer = reopen_run_directory(whole_run)
+    assert main(["compare", "--resume", str(whole_run)]) == 2
+    assert "another coli-ab is writing to the run directory" in capsys.readouterr().err
+    assert main(compare_arguments("healthy")) == 2
+    assert (whole_run / "cells.jsonl").read_bytes() == torn
+    del writer
+    assert main(["compare", "--resume", str(whole_run)]) == 0
 
 
 def test_equal_cells_are_taken_over_without_their_times(
