@@ -102,9 +102,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         write_note(parser.format_help())
         return EXIT_USAGE
-    arguments = parser.parse_args(given)
+    arguments = _parse(parser, given)
     status = _run_command(arguments, given)
     return BISECT_STATUSES.get(status, BISECT_SKIP) if getattr(arguments, "bisect", False) else status
+
+
+def _parse(parser: argparse.ArgumentParser, given: Sequence[str]) -> argparse.Namespace:
+    try:
+        return parser.parse_args(given)
+    except SystemExit as error:
+        # A misspelt option says nothing about a commit, and argparse's 2 would be a bad one to git bisect.
+        if error.code and "--bisect" in given:
+            sys.exit(BISECT_SKIP)
+        raise
 
 
 def _run_command(arguments: argparse.Namespace, given: Sequence[str]) -> int:

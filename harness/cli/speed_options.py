@@ -6,6 +6,9 @@ from harness.plan import Plan
 from harness.schedule import add_timed_cells
 from harness.speed_plan import DEFAULT_ALPHA, DEFAULT_BOUND_PERCENT, DEFAULT_PAIRS, DEFAULT_SEED
 
+MAX_PAIRS = 1_000
+MAX_SEED = 2**32 - 1
+
 
 def add_speed_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; any of them has speed judged."""
@@ -50,7 +53,7 @@ def add_speed_options(parser: argparse.ArgumentParser) -> None:
         help="time only contrasts with one of these arms, for example pr:serve/3 (default: all)",
     )
     group.add_argument(
-        "--order-seed", type=int, metavar="N", help=f"seed of the order (default: {DEFAULT_SEED})"
+        "--order-seed", type=_seed, metavar="N", help=f"seed of the order (default: {DEFAULT_SEED})"
     )
 
 
@@ -72,8 +75,15 @@ def add_speed(plan: Plan, arguments: argparse.Namespace) -> Plan:
 
 def _whole(text: str) -> int:
     value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    if not 1 <= value <= MAX_PAIRS:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {MAX_PAIRS:,}")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to {MAX_SEED:,}")
     return value
 
 

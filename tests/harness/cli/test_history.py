@@ -117,3 +117,16 @@ def test_bisect_knows_good_bad_and_cannot_tell(
     compare_arguments: Arguments, behaviour: str, more: tuple[str, ...], status: int
 ) -> None:
     assert main(compare_arguments(behaviour, "--bisect", *more)) == status
+
+
+@pytest.mark.parametrize("more", [("--depht", "3"), ("--pairs", "0"), ("--depth", "x")])
+def test_bisect_skips_a_commit_when_the_command_line_is_wrong(
+    compare_arguments: Arguments, more: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(compare_arguments("healthy", "--bisect", *more))
+    assert ended.value.code == 125
+
+
+def test_bisect_takes_a_dry_run_for_no_verdict(compare_arguments: Arguments) -> None:
+    assert main(compare_arguments("healthy", "--bisect", "--dry-run")) == 125

@@ -55,7 +55,7 @@ def test_without_a_speed_option_nothing_is_timed(compare_arguments: Arguments, t
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--pairs", "0"), "0 is not at least 1"),
+        (("--pairs", "0"), "0 is not from 1 to 1,000"),
         (("--alpha", "0.9"), "0.9 is not from 0.00001 to 0.5"),
         (("--bound", "-1"), "-1 is not from 0 to below 100"),
         (("--timed", "serve/9"), "no arm 'serve/9' whose speed can be judged"),
@@ -73,3 +73,16 @@ def test_bad_options_are_refused(
         status = error.code
     assert status == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [("--order-seed", "-1"), ("--order-seed", "9" * 30), ("--pairs", "1000000"), ("--pairs", "0")],
+)
+def test_a_number_out_of_range_is_named_before_anything_is_planned(
+    compare_arguments: Arguments, capsys: pytest.CaptureFixture[str], odd: tuple[str, str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(compare_arguments("healthy", "--dry-run", *odd))
+    assert ended.value.code == 2
+    assert f"argument {odd[0]}: {odd[1]} is not from" in capsys.readouterr().err
