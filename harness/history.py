@@ -6,6 +6,7 @@ series are held against each other over time; the engine's commit is what moves 
 
 import hashlib
 import json
+import math
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -15,11 +16,14 @@ from pathlib import Path
 from engine_bindings.errors import RunDirectoryError, UsageError
 from engine_bindings.regular_file import check_regular
 from harness.environment import Environment
-from harness.plan import Plan
+from harness.metrics import Totals, derive_metrics, sum_turns
+from harness.pairing import select_latest
+from harness.plan import Arm, CellSpec, Plan
 from harness.report import Report
-from harness.trend import Figure
+from harness.transcript import CellRecord
+from harness.trend import COUNTS, Figure
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DEFAULT_FILE = Path("runs") / "history.sqlite"
 
 _TABLES = """
@@ -44,6 +48,7 @@ CREATE TABLE runs (
 CREATE TABLE figures (
     run_id TEXT NOT NULL REFERENCES runs (run_id) ON DELETE CASCADE,
     arm TEXT NOT NULL,
+    engine_commit TEXT,
     metric TEXT NOT NULL,
     value REAL NOT NULL,
     PRIMARY KEY (run_id, arm, metric)
@@ -107,22 +112,46 @@ def _digest_series(plan: Plan, machine: str, model: str, report: Report) -> str:
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
 
 
-def list_figures(report: Report) -> dict[tuple[str, str], float]:
-    """Return the figures of a report's arms, by arm and metric; those that were not reported are left out."""
-    figures: dict[tuple[str, str], float | None] = {}
+FigureKey = tuple[Arm, str]
+"""An arm and the name of a metric."""
+
+
+def list_figures(report: Report, records: Iterable[CellRecord]) -> dict[FigureKey, float]:
+    """Return the figures of a report's arms; those that were not reported are left out.
+
+    Counts are those of repetition 0 alone, so that runs with more repetitions, with timed cells or that ended
+    early can be held against each other. An arm that did not finish it has none. Turns that a stop string
+    ended are not counted: how far the engine went on behind it depends on the clock.
+    """
+    figures: dict[FigureKey, float | None] = {}
+    latest = select_latest(records)
     for row in report.arms:
-        for metric in ("emitted_tokens", "forwards", "drafted_tokens", "accepted_tokens"):
-            figures[row.arm.label, metric] = getattr(row.totals, metric)
-        figures[row.arm.label, "acceptance_rate"] = row.totals.acceptance_rate
-        figures[row.arm.label, "tokens_per_forward"] = row.totals.tokens_per_forward
+        totals = _sum_first_repetition(row.arm, report, latest)
+        for metric in COUNTS if totals else ():
+            figures[row.arm, metric] = getattr(totals, metric)
     for speed in report.comparison.speeds:
-        figures[speed.arm.label, "decode_tokens_per_s"] = speed.decode_tokens_per_s
-        figures[speed.arm.label, "ttft_ms"] = speed.ttft_ms
+        figures[speed.arm, "decode_tokens_per_s"] = speed.decode_tokens_per_s
+        figures[speed.arm, "ttft_ms"] = speed.ttft_ms
     for speedup in report.comparison.speedups:
         if speedup.category is None:
-            figures[speedup.on.label, "speedup_ratio"] = speedup.speedup_ratio
-            figures[speedup.on.label, "time_per_forward_ratio"] = speedup.time_per_forward_ratio
+            figures[speedup.on, "speedup_ratio"] = speedup.speedup_ratio
+            figures[speedup.on, "time_per_forward_ratio"] = speedup.time_per_forward_ratio
     return {key: value for key, value in figures.items() if value is not None}
+
+
+def _sum_first_repetition(arm: Arm, report: Report, latest: Mapping[CellSpec, CellRecord]) -> Totals | None:
+    ran = [row.scenario for row in report.comparison.engagements if row.arm == arm]
+    records = [latest.get(CellSpec(arm=arm, scenario=name, repetition=0)) for name in ran]
+    whole = [record for record in records if record is not None and record.is_complete]
+    if not whole or len(whole) < len(records):
+        return None
+    turns = [turn for record in whole for turn in derive_metrics(record).turns]
+    return sum_turns([turn for turn in turns if turn.finish != "stop-string"])
+
+
+def name_commits(environment: Environment) -> dict[str, str | None]:
+    """Return the commit of each build by its name."""
+    return {build.name: build.commit for build in environment.builds}
 
 
 class History:
@@ -131,8 +160,13 @@ class History:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def add_run(self, entry: Entry, figures: Mapping[tuple[str, str], float]) -> bool:
-        """Add a run, or replace it by what it says now; return whether it is new."""
+    def add_run(
+        self, entry: Entry, figures: Mapping[FigureKey, float], commits: Mapping[str, str | None]
+    ) -> bool:
+        """Add a run, or replace it by what it says now; return whether it is new.
+
+        ``commits`` are those of the builds by name: with two builds each figure belongs to one of them.
+        """
         known = self._connection.execute("SELECT 1 FROM runs WHERE run_id = ?", (entry.run_id,)).fetchone()
         fields = [name for name in Entry.__dataclass_fields__ if name != "is_baseline"]
         values = [getattr(entry, name) for name in fields]
@@ -144,8 +178,11 @@ class History:
                 values,
             )
             self._connection.execute("DELETE FROM figures WHERE run_id = ?", (entry.run_id,))
-            rows = [(entry.run_id, arm, metric, value) for (arm, metric), value in figures.items()]
-            self._connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?)", rows)
+            rows = [
+                (entry.run_id, arm.label, commits.get(arm.build), metric, value)
+                for (arm, metric), value in figures.items()
+            ]
+            self._connection.executemany("INSERT INTO figures VALUES (?, ?, ?, ?, ?)", rows)
         return known is None
 
     def set_baseline(self, run_id: str) -> Entry:
@@ -182,13 +219,20 @@ class History:
     def list_figures(self, series: str, metric: str | None = None, arm: str | None = None) -> list[Figure]:
         """Return the figures of a series in the order of time, of one metric and arm where they are named."""
         rows = self._connection.execute(
-            "SELECT run_id, started_at, engine_commit, arm, metric, value"
+            "SELECT run_id, started_at, figures.engine_commit, arm, metric, value"
             " FROM figures JOIN runs USING (run_id)"
             " WHERE series = ? AND (? IS NULL OR metric = ?) AND (? IS NULL OR arm = ?)"
             " ORDER BY started_at, run_id, arm, metric",
             (series, metric, metric, arm, arm),
         )
-        return [Figure(**dict(row)) for row in rows]
+        figures = [Figure(**dict(row)) for row in rows]
+        for figure in figures:
+            if not (isinstance(figure.value, float) and math.isfinite(figure.value)):
+                raise RunDirectoryError(
+                    f"the history has {figure.value!r} as {figure.metric} of {figure.arm} in {figure.run_id}",
+                    hint="it was edited; coli-ab history add RUN reads the run again",
+                )
+        return figures
 
 
 @contextmanager
@@ -211,6 +255,10 @@ def open_history(path: Path, *, create: bool = False) -> Iterator[History]:
             connection.execute("PRAGMA foreign_keys = ON")
             _prepare(connection, path)
             yield History(connection)
+    except sqlite3.OperationalError as error:
+        locked = error.sqlite_errorcode in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+        hint = "another program is writing to it; try again" if locked else "name another file with --db"
+        raise RunDirectoryError(f"{path}: {error}", hint=hint) from error
     except sqlite3.Error as error:
         raise RunDirectoryError(f"{path}: {error}", hint="name the file of a history with --db") from error
     except OSError as error:
@@ -226,6 +274,12 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         raise RunDirectoryError(
             f"{path}: version {version} of the history, and this tool knows {SCHEMA_VERSION}",
             hint="name another file with --db; the runs can be added again",
+        )
+    columns = {row["name"] for row in connection.execute("PRAGMA table_info(runs)")}
+    if missing := Entry.__dataclass_fields__.keys() ^ columns:
+        raise RunDirectoryError(
+            f"{path}: its table of runs differs in {', '.join(sorted(missing))}",
+            hint="it was edited; name another file with --db and add the runs again",
         )
 
 

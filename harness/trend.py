@@ -24,6 +24,15 @@ PENALTY_FACTOR = 3.0
 MIN_STANDARD_ERRORS = 4.0
 # Timings of one commit on one machine repeat to about this; a level closer than that to the last is none.
 DEFAULT_BOUND = 0.02
+# What an engine counts for one prompt is the same in every run, so any change of it is one.
+COUNTS = (
+    "emitted_tokens",
+    "forwards",
+    "drafted_tokens",
+    "accepted_tokens",
+    "acceptance_rate",
+    "tokens_per_forward",
+)
 # The median absolute deviation of a normal distribution is this share of its standard deviation.
 MAD_RATIO = 0.6745
 
@@ -51,27 +60,33 @@ class Level:
     ratio: float | None
 
 
-def find_levels(figures: Sequence[Figure], *, bound: float = DEFAULT_BOUND) -> tuple[Level, ...]:
+def find_levels(figures: Sequence[Figure], *, bound: float | None = None) -> tuple[Level, ...]:
     """Return the levels of one figure over time.
 
     Args:
-        figures: of one metric and arm, the oldest first; all above 0.
-        bound: two neighbouring levels closer than this share are one.
+        figures: of one metric and arm, the oldest first.
+        bound: two neighbouring levels closer than this share are one; None for the default, which is 0 for
+            counts.
 
     Counts repeat exactly, so for them each change of value is a level, however short.
     """
     if not figures:
         return ()
-    edges = _find_edges([figure.value for figure in figures])
+    exact = figures[0].metric in COUNTS
+    bound = (0.0 if exact else DEFAULT_BOUND) if bound is None else bound
+    values = [figure.value for figure in figures]
+    edges = _find_changes(values) if exact else _find_edges(values)
     levels: list[Level] = []
     for start, end in zip((0, *edges), (*edges, len(figures)), strict=True):
         levels = _append(levels, figures[start:end], figures, bound)
     return tuple(levels)
 
 
+def _find_changes(values: Sequence[float]) -> list[int]:
+    return [i for i in range(1, len(values)) if values[i] != values[i - 1]]
+
+
 def _find_edges(values: Sequence[float]) -> list[int]:
-    if all(value == int(value) for value in values):
-        return [i for i in range(1, len(values)) if values[i] != values[i - 1]]
     if len(values) < MIN_RUNS or min(values) <= 0:
         return []
     import ruptures  # noqa: PLC0415 - slow to import
@@ -79,7 +94,7 @@ def _find_edges(values: Sequence[float]) -> list[int]:
     logs = np.log(np.asarray(values))
     noise = _estimate_noise(logs.tolist())
     if noise == 0:
-        return [i for i in range(1, len(values)) if values[i] != values[i - 1]]
+        return _find_changes(values)
     search = ruptures.Pelt(model="l2", min_size=MIN_RUNS_PER_LEVEL, jump=1).fit(logs / noise)
     found: list[int] = search.predict(pen=PENALTY_FACTOR * math.log(len(values)))
     return _drop_weak(logs.tolist(), found[:-1])

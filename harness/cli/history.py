@@ -16,6 +16,7 @@ from harness.history import (
     build_entry,
     group_series,
     list_figures,
+    name_commits,
     open_history,
 )
 from harness.rundir import read_run
@@ -76,12 +77,18 @@ def _add_trend(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     trend.add_argument("--series", metavar="ID", help="one series (default: all)")
     trend.add_argument(
         "--bound",
-        type=float,
-        default=100 * DEFAULT_BOUND,
+        type=_percent,
         metavar="PERCENT",
-        help="levels closer than this are one (default: %(default)g)",
+        help=f"levels closer than this are one (default: {100 * DEFAULT_BOUND:g}, and 0 for counts)",
     )
     trend.set_defaults(run=run_trend)
+
+
+def _percent(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 100:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to below 100")
+    return value
 
 
 def run_add(arguments: argparse.Namespace) -> int:
@@ -109,7 +116,8 @@ def _add_run(history: History, path: Path) -> bool:
         write_note(f"left out: {error.message}\n  {error.hint}\n")
         return False
     entry = build_entry(path, contents.plan, contents.environment, report)
-    new = history.add_run(entry, list_figures(report))
+    figures = list_figures(report, contents.records)
+    new = history.add_run(entry, figures, name_commits(contents.environment))
     write_note(f"{'added' if new else 'read again'}: {entry.run_id}, series {entry.series}\n")
     return True
 
@@ -183,7 +191,8 @@ def run_trend(arguments: argparse.Namespace) -> int:
     if not parts:
         raise UsageError(
             f"no run has the figure {arguments.metric!r}"
-            + (f" of the arm {arguments.arm!r}" if arguments.arm else ""),
+            + (f" of the arm {arguments.arm!r}" if arguments.arm else "")
+            + (f" in the series {arguments.series!r}" if arguments.series else ""),
             hint="coli-ab history show ID lists the figures of a run",
         )
     write_result("\n".join(parts))
@@ -192,10 +201,11 @@ def run_trend(arguments: argparse.Namespace) -> int:
 
 def _render_trends(history: History, series: str, arguments: argparse.Namespace) -> list[str]:
     figures = history.list_figures(series, arguments.metric, arguments.arm)
+    bound = None if arguments.bound is None else arguments.bound / 100
     texts = []
     for arm in dict.fromkeys(figure.arm for figure in figures):
         own = [figure for figure in figures if figure.arm == arm]
-        levels = find_levels(own, bound=arguments.bound / 100)
+        levels = find_levels(own, bound=bound)
         few = f" (from {MIN_RUNS} runs on a change can be told from noise)" if len(own) < MIN_RUNS else ""
         head = f"{arguments.metric} of {arm}, series {series}: {len(own)} runs{few}"
         texts.append(f"{head}\n{_render_levels(levels)}\n")

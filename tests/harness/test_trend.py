@@ -7,14 +7,14 @@ import pytest
 from harness.trend import MIN_RUNS, Figure, Level, find_levels
 
 
-def series(values: list[float]) -> list[Figure]:
+def series(values: list[float], metric: str = "decode_tokens_per_s") -> list[Figure]:
     return [
         Figure(
             run_id=f"run-{i:02}",
             started_at=f"2026-01-{i + 1:02}",
             engine_commit=f"commit-{i}",
             arm="serve/3",
-            metric="decode_tokens_per_s",
+            metric=metric,
             value=value,
         )
         for i, value in enumerate(values)
@@ -60,7 +60,20 @@ def test_change_below_the_bound_is_none():
 
 
 def test_counts_repeat_exactly_so_every_change_of_one_is_a_level():
-    assert starts(find_levels(series([364.0, 364.0, 372.0, 372.0]))) == ["commit-0", "commit-2"]
+    assert starts(find_levels(series([364.0, 364.0, 372.0, 372.0], "forwards"))) == ["commit-0", "commit-2"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "values"), [("forwards", [1000.0, 1000.0, 1001.0]), ("acceptance_rate", [0.927, 0.927, 0.926])]
+)
+def test_a_small_change_of_a_count_is_a_level_too(metric: str, values: list[float]) -> None:
+    figures = series(values, metric)
+    assert starts(find_levels(figures)) == ["commit-0", "commit-2"]
+    assert starts(find_levels(figures, bound=0.02)) == ["commit-0"]
+
+
+def test_timings_that_happen_to_be_whole_numbers_are_no_counts():
+    assert len(find_levels(series([20.0, 21.0, 20.0, 21.0, 20.0, 21.0]))) == 1
 
 
 def test_rate_that_never_moved_but_once_is_found_however_small_its_noise():

@@ -70,6 +70,7 @@ def test_trend_and_export_give_every_run(capsys: pytest.CaptureFixture[str], tmp
         (("export", "figures.xlsx"), "neither .csv nor .parquet"),
         (("--db", "none.sqlite", "list"), "no history"),
         (("add", "nothing"), "No such file"),
+        (("trend", "forwards", "--series", "x"), "in the series 'x'"),
     ],
 )
 def test_what_is_not_there_is_one_clear_message(
@@ -130,3 +131,10 @@ def test_bisect_skips_a_commit_when_the_command_line_is_wrong(
 
 def test_bisect_takes_a_dry_run_for_no_verdict(compare_arguments: Arguments) -> None:
     assert main(compare_arguments("healthy", "--bisect", "--dry-run")) == 125
+
+
+@pytest.mark.parametrize("bound", ["nan", "-5", "100"])
+def test_a_bound_that_is_none_is_refused(bound: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["history", "trend", "--bound", bound])
+    assert ended.value.code == 2
