@@ -13,7 +13,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_bindings.binding import Pin
 from engine_bindings.errors import RunDirectoryError, UsageError
+from engine_bindings.fingerprint import ModelFingerprint
 from engine_bindings.regular_file import check_regular
 from harness.environment import Environment
 from harness.metrics import Totals, derive_metrics, sum_turns
@@ -83,12 +85,16 @@ def build_entry(path: Path, plan: Plan, environment: Environment, report: Report
     """Return what the index holds of a run at ``path``."""
     engine, model = environment.engine, environment.model
     machine = environment.processors
+    pins = {
+        Pin(name=row.name, value=row.value, reason=row.reason, overridden=row.overridden): row.arms
+        for row in report.pins
+    }
     names = " ".join(sorted(scenario.name for scenario in plan.scenarios))
     return Entry(
         run_id=environment.run_id,
         started_at=environment.started_at,
         path=str(path.resolve()),
-        series=_digest_series(plan, machine, model.weights_digest + model.config_digest, report),
+        series=digest_series(plan, machine, name_model(model), pins),
         status=report.verdict.status,
         verdict_class=report.verdict.verdict_class,
         sentence=report.verdict.sentence,
@@ -103,13 +109,31 @@ def build_entry(path: Path, plan: Plan, environment: Environment, report: Report
     )
 
 
-def _digest_series(plan: Plan, machine: str, model: str, report: Report) -> str:
-    """Return the digest of all that must be the same in the runs of a series; the engine is not among it."""
-    settings = sorted((pin.name, pin.value, [arm.label for arm in pin.arms]) for pin in report.pins)
+def digest_series(plan: Plan, machine: str, model: str, pins: Mapping[Pin, Iterable[Arm]]) -> str:
+    """Return the digest of all that must be the same in the runs of a series; the engine is not among it.
+
+    Arms of a baseline do not count: a run is of the same series with one and without.
+
+    Args:
+        plan: of the run.
+        machine: as in :attr:`Environment.processors`.
+        model: its digests, as :func:`name_model` joins them.
+        pins: the settings with the arms that had them.
+    """
+    own = [arm for arm in plan.arms if not plan.is_recorded(arm)]
+    held = {pin: set(arms) for pin, arms in pins.items()}
+    labels = [(pin.name, pin.value, [arm.label for arm in own if arm in held[pin]]) for pin in held]
+    settings = sorted(row for row in labels if row[2])
     scenarios = sorted((s.name, repr(s)) for s in plan.scenarios)
     kind = plan.engine.partition("=")[0]
-    same = [machine, model, kind, plan.depth, [b.name for b in plan.builds], settings, scenarios]
+    builds = [build.name for build in plan.builds if not build.recorded] or [""]
+    same = [machine, model, kind, plan.depth, builds, settings, scenarios]
     return hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16]
+
+
+def name_model(model: ModelFingerprint) -> str:
+    """Return the digests that tell a model from another."""
+    return model.weights_digest + model.config_digest
 
 
 FigureKey = tuple[Arm, str]

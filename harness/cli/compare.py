@@ -293,7 +293,7 @@ def _prepare(request: Request, arguments: argparse.Namespace) -> RunDirectory:
     run_id = f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     directory = create_run_directory(arguments.out, run_id=run_id)
     directory.write_plan(request.prepared.plan)
-    write_arguments(arguments, directory)
+    write_arguments(arguments, directory, baseline=request.prepared.baseline)
     for loaded in request.scenarios:
         directory.write_scenario(loaded.scenario.name, loaded.files)
     environment = read_environment(

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_bindings.binding import Launch
+from engine_bindings.binding import Launch, Pin
 from engine_bindings.errors import UsageError
 from engine_bindings.fingerprint import EngineFingerprint, ModelFingerprint
 from harness.builds import add_baseline
 from harness.cli.subjects import Subject
-from harness.history import DEFAULT_FILE, open_history
-from harness.plan import CellSpec, Plan
+from harness.environment import read_processors
+from harness.history import DEFAULT_FILE, digest_series, name_model, open_history
+from harness.plan import Arm, CellSpec, Plan
 from harness.reuse import select_reusable
 from harness.rundir import RunContents, read_run
 from harness.runner import Launcher
@@ -45,7 +46,7 @@ def build_on_earlier_runs(
     if reuse is not None:
         prepared = _take_over(prepared, subjects[0], launcher, reuse)
     if baseline is not None:
-        path = _find_baseline(baseline, prepared.plan, subjects[0])
+        path = _find_baseline(baseline, prepared.plan, subjects[0], launcher)
         contents = read_run(path)
         _check_model(subjects[0].fingerprints()[1], contents, f"--baseline {baseline}")
         joined, taken = add_baseline(prepared.plan, contents.plan, contents.records, str(path))
@@ -53,25 +54,34 @@ def build_on_earlier_runs(
     return prepared
 
 
-def _find_baseline(reference: str, plan: Plan, subject: Subject) -> Path:
+def _find_baseline(reference: str, plan: Plan, subject: Subject, launcher: Launcher) -> Path:
     """Return the directory of ``--baseline``: a path, the id of a run in the history, or ``history``."""
     path = Path(reference)
     names_a_directory = path.exists() or path.name != reference
-    if names_a_directory or not DEFAULT_FILE.exists():
+    if names_a_directory or not (reference == FROM_HISTORY or DEFAULT_FILE.exists()):
         return path
     with open_history(DEFAULT_FILE) as history:
         if reference != FROM_HISTORY:
             return Path(history.find_run(reference).path)
-        model = subject.fingerprints()[1].weights_digest[:16]
-        fit = [e for e in history.list_runs() if e.is_baseline and (e.model, e.depth) == (model, plan.depth)]
-    wanted = {scenario.name for scenario in plan.scenarios}
-    entries = [entry for entry in fit if wanted & set(entry.scenarios.split())]
+        model = name_model(subject.fingerprints()[1])
+        series = digest_series(plan, read_processors(), model, _list_pins(plan, launcher))
+        entries = [entry for entry in history.list_runs(series) if entry.is_baseline]
     if not entries:
         raise UsageError(
-            f"--baseline {FROM_HISTORY}: no baseline of this model at depth {plan.depth} on these scenarios",
-            hint="coli-ab history baseline ID makes one of a run",
+            f"--baseline {FROM_HISTORY}: no baseline of this machine, model, depth {plan.depth}, settings and"
+            f" scenarios (series {series})",
+            hint="coli-ab history baseline ID makes one of a run; a run of another series is named by its id",
         )
     return Path(entries[-1].path)
+
+
+def _list_pins(plan: Plan, launcher: Launcher) -> dict[Pin, set[Arm]]:
+    """Return the settings that the cells will run with."""
+    pins: dict[Pin, set[Arm]] = {}
+    for arm, name in dict.fromkeys((spec.arm, spec.scenario) for spec in plan.cells):
+        for pin in launcher.launch(arm, plan.scenario(name)).pins:
+            pins.setdefault(pin, set()).add(arm)
+    return pins
 
 
 def _take_over(prepared: Prepared, subject: Subject, launcher: Launcher, run: Path) -> Prepared:

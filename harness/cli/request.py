@@ -179,13 +179,20 @@ def list_builds_after(request: Request) -> tuple[BuildAfter, ...]:
     return tuple(builds)
 
 
-def write_arguments(arguments: argparse.Namespace, directory: RunDirectory) -> None:
-    """Keep the options of a run, so that it can go on after an interruption."""
+def write_arguments(
+    arguments: argparse.Namespace, directory: RunDirectory, *, baseline: RunContents | None = None
+) -> None:
+    """Keep the options of a run, so that it can go on after an interruption.
+
+    ``baseline`` is named by its directory, as the history may have another one then.
+    """
     options = {
         name: _to_plain(value)
         for name, value in vars(arguments).items()
         if name not in ("run", "out", "command", *SHOWN)
     }
+    if baseline is not None:
+        options["baseline"] = str(baseline.path.resolve())
     kept = {"working_directory": str(Path.cwd()), "options": options}
     directory.write_text(ARGUMENTS, json.dumps(kept, indent=2))
 

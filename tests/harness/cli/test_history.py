@@ -93,6 +93,38 @@ def test_baseline_is_taken_from_the_history(
     assert main(arguments) == 0
     assert "baseline:serve/3" in capsys.readouterr().out
     assert len(two_runs) == 2
+    # The run is of the series of its baseline, and goes on with it even if the history has another one.
+    assert main(["history", "add", "three"]) == 0
+    assert main(["history", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert listed.count("series ") == 1
+    other = [line.split()[0] for line in listed.splitlines() if " pass " in line][-1]
+    assert main(["history", "baseline", other]) == 0
+    assert main(["compare", "--resume", "three"]) == 0
+
+
+def test_baseline_of_other_settings_is_not_taken(
+    two_runs: list[str], compare_arguments: Arguments, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["history", "list"]) == 0
+    run_id = next(line.split()[0] for line in capsys.readouterr().out.splitlines() if " pass " in line)
+    assert main(["history", "baseline", run_id]) == 0
+    arguments = compare_arguments("healthy", "--dry-run", "--baseline", "history")
+    assert main([*arguments, "--set", "CTX=64"]) == 2
+    assert "no baseline of this machine, model, depth 3, settings" in capsys.readouterr().err
+    assert main([*arguments, "--repetitions", "1"]) == 0
+    assert two_runs
+
+
+def test_baseline_of_a_history_that_is_not_there(
+    compare_arguments: Arguments,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(compare_arguments("healthy", "--baseline", "history")) == 2
+    assert "there is no history at 'runs/history.sqlite'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("two_runs")
