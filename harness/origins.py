@@ -18,7 +18,10 @@ def read_commit(source: Path) -> str | None:
     commit = _run(["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"])
     if commit is None:
         return None
-    changed = _run(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
+    # Without the option it renews the index under a lock, which stops another git beside it, or for good
+    # when it is killed.
+    status = ("--no-optional-locks", "status", "--porcelain", "--untracked-files=no")
+    changed = _run(["git", "-C", str(folder), *status])
     return f"{commit.strip()} dirty" if changed and changed.strip() else commit.strip()
 
 

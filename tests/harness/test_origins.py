@@ -1,5 +1,6 @@
 """Where an engine and a model come from, on trees and files made for the purpose."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def test_untracked_build_products_are_no_change(tree: Path) -> None:
     commit = read_commit(tree / "built")
     assert commit is not None
     assert "dirty" not in commit
+
+
+def test_the_tree_is_only_read(tree: Path) -> None:
+    index = tree / ".git/index"
+    before = index.read_bytes()
+    os.utime(tree / "engine", (1, 1))
+    assert read_commit(tree) is not None
+    assert index.read_bytes() == before
 
 
 def test_outside_a_tree_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
