@@ -1,7 +1,7 @@
 """What happens under load: many clients at once, each answer compared with its solo answer, and memory over
 time.
 
-    python benchmarks/server_load.py [--clients 200] [--queue 150] [--requests 10000]
+    python -m benchmarks.server_load [--clients 200] [--queue 150] [--requests 10000]
 
 Everything runs on the loopback against a scripted engine. First every question is asked alone; then all
 clients ask at once, streamed and whole in turn, and each must get its own answer or a 429 with Retry-After.
@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from server_overhead import http_server, write_engine
+from benchmarks.server_overhead import http_server, write_engine
 
 WORDS = 20
 

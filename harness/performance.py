@@ -130,9 +130,6 @@ def judge_performance(
     names = {contrast.name for contrast in list_speed_contrasts(plan)}
     if plan.speed is not None:
         names &= set(plan.speed.contrasts)
-    names = {contrast.name for contrast in list_speed_contrasts(plan)}
-    if plan.speed is not None:
-        names &= set(plan.speed.contrasts)
     marks = mark_degenerate(degenerate)
     positions = {spec: number for number, spec in enumerate(order)}
     timed = [

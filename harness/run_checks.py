@@ -10,7 +10,7 @@ from harness.builds import hold_against
 from harness.plan import Arm, CellSpec, Contrast, Plan, build_contrasts
 from harness.report import Report
 from harness.transcript import CellRecord, TurnRecord
-from harness.verdict import EXIT_STATUSES
+from harness.verdict import EXIT_STATUSES, list_slow_builds
 
 _COUNTS = (
     "emitted_tokens",
@@ -168,8 +168,10 @@ def find_report_problem(report: Report) -> str | None:
     if comparison.failures:
         return f"its verdict is {status}, and {len(comparison.failures)} of its cells failed"
     faults = [finding for finding in comparison.findings if finding.effect == "fail"]
-    if bool(faults) != (status == "fail") and verdict.verdict_class != "slower":
-        return f"its verdict is {status}, and {len(faults)} of its findings are faults"
+    slow = list_slow_builds(comparison)
+    if bool(faults or slow) != (status == "fail"):
+        shown = "a build is slower beyond the bound" if slow else f"{len(faults)} of its findings are faults"
+        return f"its verdict is {status}, and {shown}"
     return _find_open_point(report) if status == "pass" else None
 
 

@@ -1,6 +1,7 @@
 """The run directory: what is written where, and reading it back, also after the harness was killed."""
 
 import contextlib
+import errno
 import fcntl
 import io
 import os
@@ -21,6 +22,8 @@ PLAN = "plan.json"
 ENVIRONMENT = "environment.json"
 ENVIRONMENT_AFTER = "environment_after.json"
 CELLS = "cells.jsonl"
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def create_run_directory(out: Path | None, *, run_id: str, runs: Path = Path("runs")) -> "RunDirectory":
@@ -193,13 +196,14 @@ class RunDirectory:
         try:
             yield
         except OSError as error:
+            remedy = "make room" if error.errno in _FULL else "have it take what is written"
             resume = f"coli-ab compare --resume {self.path}"
             measured = (self.path / CELLS).is_file()
             raise StorageError(
                 f"cannot write {path}: {error.strerror or error}",
-                hint=f"what was measured before is on disk; make room, then {resume}"
+                hint=f"what was measured before is on disk; {remedy}, then {resume}"
                 if measured
-                else "make room, or name another place with --out",
+                else f"{remedy}, or name another place with --out",
             ) from error
 
     def stderr_name(self, spec: CellSpec, attempt: int = 0) -> str:

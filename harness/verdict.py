@@ -55,7 +55,7 @@ def judge(plan: Plan, comparison: Comparison, replaced: Sequence[str] = ()) -> V
         return _invalid(comparison)
     if faults := list_faults(comparison):
         return _fail(comparison, faults)
-    if slow := _list_slow_builds(comparison):
+    if slow := list_slow_builds(comparison):
         return _verdict("fail", "slower", f"FAIL: slower: {slow[0]}{_more(slow)}", slow)
     doubts = [
         *_list_degenerate(plan, comparison),
@@ -329,7 +329,8 @@ def find_degenerate_arms(plan: Plan, comparison: Comparison) -> Iterator[list[De
                 yield own
 
 
-def _list_slow_builds(comparison: Comparison) -> list[str]:
+def list_slow_builds(comparison: Comparison) -> list[str]:
+    """Say of each build that is shown to be slower beyond the bound by how much it is."""
     return [
         f"{item.contrast.b.label} is slower than {item.contrast.a.label}: {describe_row(row)}"
         for item in comparison.performance

@@ -248,12 +248,15 @@ def _text(text: str) -> str:
     line = " ".join(escape_control(text).split())
     if len(line) > MAX_SENTENCE_CHARACTERS:
         line = line[: MAX_SENTENCE_CHARACTERS - 1] + "…"
-    for character in "\\`*_{}[]<>#|~":
-        line = line.replace(character, f"\\{character}" if character not in "<>" else _ENTITIES[character])
+    for character in "\\`*_{}[]#|~":
+        line = line.replace(character, f"\\{character}")
+    for character, entity in _ENTITIES.items():
+        line = line.replace(character, entity)
     return line.replace("@", "@\u200b")
 
 
-_ENTITIES = {"<": "&lt;", ">": "&gt;"}
+# The ampersand first: an entity in an answer may stand for a character that would notify somebody.
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 def _code(text: str) -> str:

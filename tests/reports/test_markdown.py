@@ -69,11 +69,14 @@ def test_passing_run_has_no_differences():
 def test_text_of_a_model_is_neither_a_tag_nor_a_mention_nor_a_cell_border():
     report = failing_report()
     first = report.verdict.reasons[0]
-    hostile = replace(report.verdict, sentence=f"FAIL: {first} <img src=x> @maintainer | a `b` [c](d)")
+    hostile = replace(
+        report.verdict, sentence=f"FAIL: {first} <img src=x> @maintainer &commat;other | a `b` [c](d)"
+    )
     text = render_markdown(replace(report, verdict=hostile))
     outside = re.sub(r"```diff.*?```", "", text, flags=re.DOTALL)
     assert "<img" not in outside
     assert "@maintainer" not in outside
+    assert "&commat;" not in outside
     assert "\\| a \\`b\\` \\[c\\](d)" in outside
 
 

@@ -1,5 +1,7 @@
 """What the reports say of speed."""
 
+from dataclasses import replace
+
 import numpy as np
 from junitparser import JUnitXml
 
@@ -7,7 +9,8 @@ from benchmarks.calibration import Law, build_calibration_plan, measure
 from harness.cli.results import compare_records
 from harness.plan import Plan
 from harness.report import Report, build_report
-from harness.verdict import judge
+from harness.run_checks import find_report_problem
+from harness.verdict import Verdict, judge
 from reports.junit import render_junit
 from reports.markdown import render_markdown
 from reports.text import render_text
@@ -61,3 +64,21 @@ def test_markdown_and_junit_tell_it_too():
     equal = report(0.0, build_calibration_plan(16))
     cases = {case.name: case for suite in JUnitXml.fromstring(render_junit(equal).encode()) for case in suite}
     assert cases["speed build pr:serve/0"].result == []
+
+
+def test_a_slower_build_bears_its_verdict_and_no_other():
+    slower = report(-0.06, build_calibration_plan(16))
+    assert find_report_problem(slower) is None
+    sound = judge_sound()
+    assert find_report_problem(replace(slower, verdict=sound)) == (
+        "its verdict is pass, and a build is slower beyond the bound"
+    )
+    equal = report(0.0, build_calibration_plan(16))
+    assert find_report_problem(replace(equal, verdict=slower.verdict)) == (
+        "its verdict is fail, and 0 of its findings are faults"
+    )
+
+
+def judge_sound() -> Verdict:
+    plan = make_plan()
+    return report_run(plan, run_healthy(plan)).verdict
