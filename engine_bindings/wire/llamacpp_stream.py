@@ -20,10 +20,13 @@ from .answer_events import (
 )
 from .errors import RemoteProtocolError
 from .events import Closed
+from .openai_objects import MAX_COUNT
 from .openai_stream import OpenAiStream, parse_json, read_json
 from .sse import SseComment, SseReader
 
 Object = Mapping[str, Any]
+# A piece waits for the end of a character or of a stop string, which takes far fewer tokens.
+MAX_PIECE_TOKENS = 1 << 20
 FINISHES = {"eos": "stop", "limit": "length", "word": "stop"}
 
 
@@ -71,7 +74,7 @@ class LlamaStream:
             raise RemoteProtocolError("no answer of /completion: no 'stop'", offset=0, excerpt=data)
         try:
             yield from self._read_end(value) if value["stop"] else self._read_piece(value)
-        except (KeyError, TypeError, ValueError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise RemoteProtocolError(
                 f"a field is missing or wrong: {error}", offset=0, excerpt=data
             ) from error
@@ -80,11 +83,17 @@ class LlamaStream:
         """Yield a piece. One without text waits: it may turn out to be the stop token."""
         content = _text(value["content"])
         generated = _count(value, "tokens_predicted")
+        self._check_growth(generated)
         tokens = _read_tokens(value, content, generated - self._generated)
         self._generated = generated
         self._held += tokens
         if content:
             yield Piece(content=content, tokens=self._take_held())
+
+    def _check_growth(self, generated: int) -> None:
+        """Refuse a jump that no piece explains, before there is a place for each token of it."""
+        if generated - self._generated > MAX_PIECE_TOKENS:
+            raise ValueError(f"tokens_predicted: from {self._generated} to {generated} in one piece")
 
     def _take_held(self) -> tuple[AnswerToken, ...]:
         held, self._held = tuple(self._held), []
@@ -96,7 +105,9 @@ class LlamaStream:
         stopped = value.get("stop_type") == "eos"
         if stopped:
             self._held = self._held[:-1]
-        self._held += [AnswerToken(data=None)] * (_count(value, "tokens_predicted") - self._generated)
+        generated = _count(value, "tokens_predicted")
+        self._check_growth(generated)
+        self._held += [AnswerToken(data=None)] * (generated - self._generated)
         content = _text(value.get("content", ""))
         if content or self._held:
             yield Piece(content=content, tokens=self._take_held())
@@ -181,6 +192,6 @@ def _text(value: object) -> str:
 
 def _count(table: Object, name: str) -> int:
     value = table[name]
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
         raise ValueError(f"{name}: {value!r:.40} where a count belongs")
     return value

@@ -20,6 +20,9 @@ from .answer_events import (
 )
 
 Object = Mapping[str, Any]
+# No answer has so many tokens; counts are divided later, and far larger whole numbers are no floats.
+MAX_COUNT = 10**12
+SHOWN_CHARACTERS = 40
 # Under either name; a server that changes from one to the other sends both, with the same text.
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
@@ -233,15 +236,18 @@ def _as_text(value: object, place: str) -> str:
 def _as_count(value: object, place: str) -> int:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise WrongObjectError(f"{place}: {str(value)[:40]} where a count belongs")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_COUNT:
+        raise WrongObjectError(f"{place}: {_show(value)} where a count belongs")
     return value
 
 
 def _as_number(value: object, place: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise WrongObjectError(f"{place}: a JSON {_kind(value)} where a number belongs")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise WrongObjectError(f"{place}: {_show(value)} where a number belongs") from error
 
 
 def _as_bytes(value: object) -> bytes | None:
@@ -254,6 +260,11 @@ def _as_bytes(value: object) -> bytes | None:
 
 def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _show(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _word(value: object) -> str:

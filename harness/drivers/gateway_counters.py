@@ -27,7 +27,7 @@ def parse_profile(text: str) -> Profile | None:
         page = json.loads(text)
         last = page["turns"][-1] if page["turns"] else {}
         values = (page["seq"], last.get("completion_tokens"), last.get("forwards"))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return None
     if type(values[0]) is not int or any(type(value) not in (int, type(None)) for value in values):
         return None

@@ -35,7 +35,7 @@ def parse_totals(text: str) -> Totals | None:
         if name in (DECODES, GENERATED, BUSY):
             try:
                 found[name] = int(float(value))
-            except ValueError:
+            except (ValueError, OverflowError):
                 return None
     if DECODES not in found or GENERATED not in found:
         return None
@@ -75,8 +75,8 @@ class LlamaCounters:
             if now is None:
                 continue
             generated = now.generated_tokens - before.generated_tokens
-            if generated in (emitted, emitted + 1):
-                forwards = now.decodes - before.decodes - PROMPT_DECODES
+            forwards = now.decodes - before.decodes - PROMPT_DECODES
+            if generated in (emitted, emitted + 1) and forwards >= 0:
                 return self._drop_behind(replace(counts, forwards=forwards), stopped=generated > emitted)
         self._note(
             f"/metrics counted {generated} generated tokens where the answer has {emitted}: somebody else was"

@@ -5,6 +5,7 @@ They are believed only where they prove that nobody else was served: the server'
 tokens must have grown by exactly the tokens of this answer.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Protocol
@@ -24,6 +25,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "drafted_tokens": ("spec_decode_num_draft_tokens", "tokens_drafted"),
     "accepted_tokens": ("spec_decode_num_accepted_tokens", "tokens_drafted_accepted"),
 }
+_COUNTERS = frozenset(name for names in NAMES.values() for name in names)
 # Elsewhere this counts the steps of the prefill too.
 FORWARDS = "coli_ab:n_decode"
 # vLLM has the counters of drafts if and only if it was started with speculation.
@@ -45,11 +47,11 @@ class ServerCounts:
     forwards: int | None = None
 
     def since(self, before: "ServerCounts") -> "ServerCounts":
-        """Return what was added; a total that is new counts from 0."""
+        """Return what was added; a total that is new counts from 0, and one that fell says nothing."""
         added = {}
         for item in fields(ServerCounts):
             now, then = getattr(self, item.name), getattr(before, item.name)
-            added[item.name] = None if now is None else now - (then or 0)
+            added[item.name] = None if now is None or now < (then or 0) else now - (then or 0)
         return ServerCounts(**added)
 
 
@@ -71,15 +73,21 @@ def parse_counts(text: str) -> ServerCounts | None:
 
 
 def _sum_samples(text: str) -> Mapping[str, int]:
-    """Return the value of every counter by its name without ``_total``; nothing when the text is broken."""
+    """Return the value of every counter by its name without ``_total``; nothing when the text is broken.
+
+    NaN and infinity, which gauges may have, are left out; for a counter that is read here they are a break.
+    """
     totals: dict[str, int] = {}
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if ":" in sample.name and not sample.name.endswith(("_bucket", "_created", "_sum", "_count")):
                     name = sample.name.removesuffix("_total")
-                    totals[name] = totals.get(name, 0) + int(sample.value)
-    except (ValueError, OverflowError, KeyError, IndexError):
+                    if math.isfinite(sample.value):
+                        totals[name] = totals.get(name, 0) + int(sample.value)
+                    elif name.partition(":")[2] in _COUNTERS:
+                        return {}
+    except (ValueError, LookupError, AttributeError, TypeError):
         return {}
     return totals
 

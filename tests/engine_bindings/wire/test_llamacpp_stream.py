@@ -160,6 +160,9 @@ def test_a_comment_is_a_sign_of_life() -> None:
         b'data: {"content": "a", "stop": false}\n\n',
         b'data: {"content": "a", "stop": false, "tokens_predicted": true}\n\n',
         b'data: {"content": "", "stop": true, "tokens_evaluated": 1, "tokens_predicted": -1}\n\n',
+        b'data: {"content": "a", "stop": false, "tokens_predicted": 1, "completion_probabilities": [3]}\n\n',
+        b'data: {"content": "a", "stop": false, "tokens_predicted": 100000000000}\n\n',
+        b'data: {"content": "", "stop": true, "tokens_evaluated": 1, "tokens_predicted": 100000000000}\n\n',
         b"data: not JSON\n\n",
     ],
 )

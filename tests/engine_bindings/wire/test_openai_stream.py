@@ -272,6 +272,8 @@ def test_a_missing_finish_reason_is_a_remark() -> None:
         ((text("a", token_ids=["x"]),), "token_ids: x where a count belongs"),
         (({"choices": [], "usage": {"completion_tokens": -1}},), "usage.completion_tokens: -1 where a count"),
         (({"choices": [], "usage": {"completion_tokens": True}},), "completion_tokens: True where a count"),
+        (({"choices": [], "usage": {"completion_tokens": 10**400}},), "completion_tokens: 1000+[.]{3} where"),
+        ((delta(content="a") | {"timings": {"predicted_per_second": 10**400}},), "where a number belongs"),
         (({"choices": [], "usage": 3},), "usage: a JSON number where an object belongs"),
     ],
 )

@@ -72,6 +72,12 @@ def test_a_server_without_totals_reports_no_forwards() -> None:
     assert (counts.forwards, notes) == (None, [])
 
 
+def test_a_server_that_was_started_anew_reports_no_forwards() -> None:
+    counts, notes, _ = run(Counts(completion_tokens=5), metrics(100, 0), *[metrics(6, 5)] * LOOKS)
+    assert counts.forwards is None
+    assert len(notes) == 1
+
+
 def test_a_look_that_fails_is_made_again() -> None:
     counts, _, _ = run(Counts(completion_tokens=10), metrics(100, 50), Answer(refused="no"), metrics(110, 60))
     assert counts.forwards == 9
@@ -95,5 +101,6 @@ def test_accepted_drafts_are_left_alone_where_no_stop_token_explains_them() -> N
 def test_totals_need_both_counters_and_numbers() -> None:
     assert parse_totals("llamacpp:n_decode_total 3\n") is None
     assert parse_totals("llamacpp:n_decode_total x\nllamacpp:tokens_predicted_total 3\n") is None
+    assert parse_totals("llamacpp:n_decode_total inf\nllamacpp:tokens_predicted_total 3\n") is None
     both = "llamacpp:n_decode_total 3\nllamacpp:tokens_predicted_total 4.0\n"
     assert parse_totals(both) == Totals(decodes=3, generated_tokens=4)

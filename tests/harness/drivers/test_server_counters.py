@@ -1,3 +1,5 @@
+import pytest
+
 from harness.drivers.server_counters import ServerCounts, parse_counts
 
 VLLM = """\
@@ -53,6 +55,24 @@ def test_forwards_only_where_they_count_decoding_alone() -> None:
 def test_what_holds_no_such_count_is_none() -> None:
     for text in ("", "<html>", "process_cpu_seconds_total 3\n", "vllm:generation_tokens_total nonsense\n"):
         assert parse_counts(text) is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+def test_a_gauge_that_is_no_number_hides_no_counter(value: str) -> None:
+    assert parse_counts(f"{VLLM}vllm:cache_usage {value}\n{DRAFTS}") == ServerCounts(
+        generated_tokens=42, drafted_tokens=12, accepted_tokens=7
+    )
+
+
+def test_a_counter_that_is_no_number_does_not_mean_that_there_were_no_drafts() -> None:
+    assert parse_counts(f"{VLLM}vllm:spec_decode_num_draft_tokens_total NaN\n") is None
+
+
+def test_a_total_that_fell_says_nothing() -> None:
+    before = ServerCounts(generated_tokens=9, drafted_tokens=5, accepted_tokens=1)
+    after = ServerCounts(generated_tokens=3, drafted_tokens=7, accepted_tokens=0)
+
+    assert after.since(before) == ServerCounts(drafted_tokens=2)
 
 
 def test_a_total_that_is_new_counts_from_0() -> None:
