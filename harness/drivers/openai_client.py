@@ -1,7 +1,7 @@
 """The same requests through the official ``openai`` package, as its users send them.
 
-What the package gives back is written as JSON again, so that one reader serves both ways. Its own retries and
-timeouts are off; the limits of the session hold.
+What the package gives back is written as JSON again, so that one reader serves both ways. Its own retries,
+timeouts and redirects are off, and proxies for this machine; the limits of the session hold.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from engine_bindings.served_facts import is_loopback
 from harness.drivers.base import Arrival
 from harness.drivers.http_transport import (
     ConnectionLostError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 CHAT = "/chat/completions"
 # The package refuses to start without a key; servers that want none take any.
 NO_KEY = "none"
+UNSENDABLE = "the openai package cannot send half of a surrogate pair, which an answer before this turn held"
 STANDARD = frozenset(
     {"model", "messages", "max_tokens", "temperature", "top_p", "stop", "stream", "stream_options", "seed"}
 )
@@ -48,11 +50,13 @@ class OpenAiClientTransport(HttpxTransport):
     @asynccontextmanager
     async def open(self, call: HttpCall) -> AsyncIterator[Exchange]:
         """Send a request; leaving the block closes what is left of its answer."""
+        # At the first call, which is that of the start: no turn's time has the loading of the package in it.
+        client = self._client_of_package()
         if call.path != CHAT:
             async with super().open(call) as exchange:
                 yield exchange
             return
-        client_exchange = OpenAiExchange(self._client_of_package(), call, self)
+        client_exchange = OpenAiExchange(client, call, self)
         try:
             yield client_exchange
         finally:
@@ -67,10 +71,17 @@ class OpenAiClientTransport(HttpxTransport):
     def _client_of_package(self) -> "AsyncOpenAI":
         # Imported late: it takes about a second, which no other path should pay.
         if self._openai is None:
-            from openai import AsyncOpenAI  # noqa: PLC0415
+            from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
 
+            client = DefaultAsyncHttpxClient(
+                follow_redirects=False, timeout=None, trust_env=not is_loopback(self._base_url)
+            )
             self._openai = AsyncOpenAI(
-                api_key=self._api_key or NO_KEY, base_url=self._base_url, max_retries=0, timeout=None
+                api_key=self._api_key or NO_KEY,
+                base_url=self._base_url,
+                max_retries=0,
+                timeout=None,
+                http_client=client,
             )
         return self._openai
 
@@ -86,7 +97,7 @@ class OpenAiExchange:
         self._items: AsyncIterator[bytes] | None = None
 
     async def read_head(self, deadline_ns: int) -> Head | None:
-        """Send the request; the package gives no headers, so those of a right answer stand in."""
+        """Send the request and return status and headers."""
         from openai import APIError, APIStatusError  # noqa: PLC0415
 
         standard = {name: value for name, value in self._call.body.items() if name in STANDARD}
@@ -101,10 +112,12 @@ class OpenAiExchange:
             return Head(status=error.status_code, headers=dict(error.response.headers))
         except APIError as error:
             raise ConnectionLostError(describe_error(error.__cause__ or error)) from error
+        except UnicodeEncodeError as error:
+            raise ConnectionLostError(UNSENDABLE) from error
         if self._call.streams:
             self._stream = answer
             self._items = self._read_chunks()
-            return Head(status=200, headers={"content-type": "text/event-stream"})
+            return Head(status=answer.response.status_code, headers=dict(answer.response.headers))
         self._items = _give([_dump(answer)])
         return Head(status=200, headers={"content-type": "application/json"})
 
@@ -146,6 +159,7 @@ async def _give(items: list[bytes]) -> AsyncIterator[bytes]:
 
 
 def _dump(value: Any) -> bytes:
-    # What was not sent stays out; what the package does not know stays in.
-    text = json.dumps(value.model_dump(mode="python", exclude_unset=True, warnings=False))
-    return text.encode()
+    # What was not sent stays out; what the package does not know stays in. JSON that is no object comes as it is.
+    if hasattr(value, "model_dump"):
+        value = value.model_dump(mode="python", exclude_unset=True, warnings=False)
+    return json.dumps(value).encode()

@@ -180,6 +180,37 @@ def test_nothing_is_retried(kind: Callable[..., HttpTransport]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_no_redirect_is_followed(kind: Callable[..., HttpTransport]) -> None:
+    with raw_server(http(sse(chunk(content="a")))) as other:
+        answer = http(b"", status=f"307 Moved\r\nLocation: {other.url}/chat/completions")
+        with raw_server(answer) as server:
+            head, _ = exchange(kind, server.url)
+        assert not other.requests
+
+    assert head is not None
+    assert (head.status, head.headers["location"]) == (307, f"{other.url}/chat/completions")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_this_machine_is_reached_without_a_proxy(
+    kind: Callable[..., HttpTransport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with raw_server(b"") as proxy, raw_server(http(DONE)) as server:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.removesuffix("/v1"))
+        exchange(kind, server.url)
+        assert (len(proxy.requests), len(server.requests)) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_kind_of_content_is_told(kind: Callable[..., HttpTransport]) -> None:
+    with raw_server(http(b"<html>", kind="text/html")) as server:
+        head, _ = exchange(kind, server.url)
+
+    assert head is not None
+    assert head.content_type == "text/html"
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_breaks_off(kind: Callable[..., HttpTransport]) -> None:
     part = sse(chunk(content="a"))
     with raw_server(http(part, length=len(part) + 50)) as server, pytest.raises(ConnectionLostError):
@@ -233,6 +264,22 @@ def test_an_error_inside_the_packages_stream_is_an_error_event() -> None:
         _, body = exchange(OpenAiClientTransport, server.url)
 
     assert body.endswith(sse({"error": {"message": "boom", "code": "x"}}))
+
+
+def test_json_that_is_no_object_comes_through_the_package_as_it_is() -> None:
+    with raw_server(http(b'event: error\ndata: "boom"\n\n')) as server:
+        _, body = exchange(OpenAiClientTransport, server.url)
+
+    assert body == b'data: "boom"\n\n'
+
+
+def test_text_that_the_package_cannot_send_is_named() -> None:
+    messages = [{"role": "assistant", "content": "\ud83d"}]
+    call = HttpCall(
+        method="POST", path="/chat/completions", body={**BODY, "messages": messages}, streams=True
+    )
+    with raw_server(b"") as server, pytest.raises(ConnectionLostError, match="half of a surrogate pair"):
+        exchange(OpenAiClientTransport, server.url, call=call)
 
 
 def test_a_stream_that_the_package_cannot_read() -> None:
