@@ -67,6 +67,7 @@ def _open_session(opening: Opening, launch: Launch, *, host: ServerProcess | Non
         counted=launch.reads_metrics,
         preparations=list_preparations(settings),
         host=host,
+        secret=read_key(launch, opening.inherited),
     )
     try:
         yield session
@@ -77,9 +78,14 @@ def _open_session(opening: Opening, launch: Launch, *, host: ServerProcess | Non
 def open_transport(launch: Launch, variables: Mapping[str, str]) -> HttpTransport:
     """Return the way to the server of a launch, with the key that a variable holds."""
     assert launch.url is not None, "a server has an address"  # noqa: S101
-    key = variables.get(launch.key_variable) if launch.key_variable else None
+    key = read_key(launch, variables)
     kind = OpenAiClientTransport if launch.api == "openai-client" else HttpxTransport
     return kind(launch.url, api_key=key)
+
+
+def read_key(launch: Launch, variables: Mapping[str, str]) -> str | None:
+    """Return the key for the server of a launch, None where it gets none."""
+    return variables.get(launch.key_variable) if launch.key_variable else None
 
 
 def read_parameters(settings: Mapping[str, str], *, api: str) -> Parameters:

@@ -31,6 +31,11 @@ EVENT_STREAM = "text/event-stream"
 JSON = "application/json"
 # An error body longer than this says nothing more.
 ERROR_BODY_BYTES = 64 << 10
+# A list of models may be long: a gateway to many providers sends some hundred KiB.
+READY_BODY_BYTES = 16 << 20
+# Shorter ones are stand-ins for a key, such as EMPTY, and may stand in any text.
+SECRET_CHARACTERS = 8
+HIDDEN = "<key>"
 # How often a server that is starting is asked whether it is ready.
 START_POLL_S = 0.2
 ResultT = TypeVar("ResultT")
@@ -75,6 +80,7 @@ class HttpSession:
         counted: read the server's own counters around each turn that runs alone, by means of ``counters``.
         preparations: sent once before the first turn; a server that knows no such request is no error.
         host: the server's process where this session owns it: then it is waited for at the start.
+        secret: the key; where the server repeats it in an error, neither the log nor the error shows it.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class HttpSession:
         counters: CountersKind = MetricsCounters,
         preparations: Sequence[HttpCall] = (),
         host: ServerHost | None = None,
+        secret: str | None = None,
     ) -> None:
         self._transport = transport
         self._api = api
@@ -100,6 +107,7 @@ class HttpSession:
         self._counters = counters(transport, self.note) if counted else None
         self._preparations = tuple(preparations)
         self._host = host
+        self._secret = secret if secret and len(secret) >= SECRET_CHARACTERS else None
         self._received: dict[str, dict[bytes, dict[str, Any]]] = {}
         self._runner = asyncio.Runner()
         self._closed = False
@@ -148,13 +156,27 @@ class HttpSession:
 
     def note(self, remark: str) -> None:
         """Put a remark into the log."""
-        self._log.feed(f"[http] {remark}\n".encode("utf-8", "replace"))
+        self._log.feed(f"[http] {self._hide(remark)}\n".encode("utf-8", "replace"))
 
     def _run(self, work: Awaitable[ResultT]) -> ResultT:
         async def run() -> ResultT:
             return await work
 
-        return self._runner.run(run())
+        try:
+            return self._runner.run(run())
+        except EngineError as error:
+            error.message = self._hide(error.message)
+            raise
+
+    def _hide(self, text: str) -> str:
+        return text.replace(self._secret, HIDDEN) if self._secret else text
+
+    async def _read_body(
+        self, exchange: Exchange, waits: Waits, *, max_bytes: int = ERROR_BODY_BYTES
+    ) -> bytes:
+        """Return the body of an answer without the key, before it is cut to what is shown of it."""
+        body = await read_body(exchange, waits, max_bytes=max_bytes)
+        return body.replace(self._secret.encode(), HIDDEN.encode()) if self._secret else body
 
     def close(self) -> None:
         """Close the connections. Safe to call again."""
@@ -207,7 +229,7 @@ class HttpSession:
             head = await exchange.read_head(waits.deadline_ns)
             if head is None:
                 raise waits.timeout_error()
-            body = await read_body(exchange, waits)
+            body = await self._read_body(exchange, waits, max_bytes=READY_BODY_BYTES)
         self._note(call, head, f"{len(body)} bytes")
         return head, body
 
@@ -274,13 +296,13 @@ class HttpSession:
     ) -> None:
         place = turn.request.place
         if head.status != 200:
-            refusal = read_refusal(head, await read_body(exchange, waits))
+            refusal = read_refusal(head, await self._read_body(exchange, waits))
             self._note(call, head, refusal.message)
             self._refuse(turn, refusal)
             return
         wanted = EVENT_STREAM if call.streams else JSON
         if head.content_type != wanted:
-            body = await read_body(exchange, waits)
+            body = await self._read_body(exchange, waits)
             raise EngineGarbageError(
                 f"{place}: asked for {wanted}, got {head.content_type or 'no content type'}: {body[:80]!r}",
                 hint="the address may not be that of an OpenAI-compatible API, or it does not stream",
@@ -339,17 +361,17 @@ class HttpSession:
         self.note(f"{call.method} {call.path} {head.status} {head.content_type}: {'; '.join(remarks)}")
 
 
-async def read_body(exchange: Exchange, waits: Waits) -> bytes:
-    """Return the body of an answer that is no stream, at most ERROR_BODY_BYTES of it."""
-    body = b""
-    while len(body) < ERROR_BODY_BYTES:
+async def read_body(exchange: Exchange, waits: Waits, *, max_bytes: int) -> bytes:
+    """Return the body of an answer that is no stream, at most ``max_bytes`` of it."""
+    body = bytearray()
+    while len(body) < max_bytes:
         arrival = await exchange.receive(waits.deadline_ns)
         if arrival is None:
             raise waits.timeout_error()
         if not arrival.data:
             break
         body += arrival.data
-    return body[:ERROR_BODY_BYTES]
+    return bytes(body[:max_bytes])
 
 
 def check_ready(head: Head, body: bytes) -> None:
@@ -359,7 +381,7 @@ def check_ready(head: Head, body: bytes) -> None:
         raise EngineStartError(f"the server answered {head.status}: {refusal.message}", hint=refusal.hint)
     try:
         json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineStartError(
             f"the server answered {head.content_type or 'no content type'} where JSON belongs: {body[:80]!r}",
             hint="this is no OpenAI-compatible API; its address ends with /v1 for most servers",

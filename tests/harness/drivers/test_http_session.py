@@ -436,6 +436,48 @@ def test_a_start_that_fails(answer: Answer, message: str) -> None:
         Played(answer).session.start()
 
 
+def test_a_long_list_of_models_is_read_to_its_end() -> None:
+    models = json.dumps({"data": [{"id": "m", "description": "x" * 300_000}]}).encode()
+    played = Played(Answer(content_type=JSON, body=(models[:1000], models[1000:])))
+
+    assert played.session.start().protocol == "http"
+
+
+@pytest.mark.parametrize("broken", [b"[" * 100_000, b'{"data": ['])
+def test_a_start_with_json_that_is_none(broken: bytes) -> None:
+    with pytest.raises(EngineStartError, match="where JSON belongs"):
+        Played(Answer(content_type=JSON, body=(broken,))).session.start()
+
+
+KEY = "sk-0123456789abcdef"
+ECHO = b'{"error": {"message": "' + b"x" * 280 + b" wrong key: " + KEY.encode() + b'"}}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(status=401, content_type=JSON, body=(ECHO,)),
+        Answer(status=401, content_type=JSON, body=(ECHO.replace(b"x" * 280, b""),)),
+        Answer(status=307, headers={"location": f"/?key={KEY}"}),
+        Answer(content_type="text/plain", body=(KEY.encode(),)),
+        stream(event({"error": f"wrong key: {KEY}"})),
+        Answer(refused=f"no tunnel for {KEY}"),
+    ],
+)
+def test_a_key_that_the_server_repeats_is_not_shown(answer: Answer) -> None:
+    played = Played(answer, secret=KEY)
+    with pytest.raises(EngineError) as caught:
+        played.turn()
+
+    assert "sk-0" not in f"{caught.value.message}{caught.value.hint}{played.noted()}"
+
+
+def test_a_stand_in_for_a_key_hides_nothing() -> None:
+    played = Played(Answer(status=500, content_type=JSON, body=(b"none is free",)), secret="none")
+    with pytest.raises(EngineDiedError, match="none is free"):
+        played.turn()
+
+
 def test_a_start_that_hangs() -> None:
     with pytest.raises(EngineTimeoutError, match="start-timeout"):
         Played(Answer(hangs=True)).session.start()
