@@ -4,6 +4,7 @@ Its own JSON tells more than OpenAI's, and it counts a stop token as one that it
 is none, on both paths: it is taken off the count, and its piece is no output.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -165,7 +166,7 @@ def _read_counts(value: Object, *, stop_tokens: int) -> Counts:
         prefill_tokens=_count(timings, "prompt_n"),
         drafted_tokens=_count(timings, "draft_n") if "draft_n" in timings else 0,
         accepted_tokens=_count(timings, "draft_n_accepted") if "draft_n_accepted" in timings else 0,
-        tokens_per_s=float(timings["predicted_per_second"]),
+        tokens_per_s=_finite(timings["predicted_per_second"]),
     )
 
 
@@ -175,13 +176,19 @@ def _read_tokens(value: Object, content: str, count: int) -> list[AnswerToken]:
         return [AnswerToken(data=None)] * count
     entries = value.get("completion_probabilities") or [{}]
     best = entries[0].get("top_logprobs") or ()
-    return [AnswerToken(data=content.encode(), candidates=tuple(map(_read_candidate, best)))]
+    known = [_read_candidate(one) for one in best if _finite(one["logprob"]) is not None]
+    return [AnswerToken(data=content.encode(), candidates=tuple(known))]
 
 
 def _read_candidate(entry: Object) -> Candidate:
     return Candidate(
         token=bytes(entry["bytes"]), logprob=float(entry["logprob"]), token_id=_count(entry, "id")
     )
+
+
+def _finite(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 def _text(value: object) -> str:

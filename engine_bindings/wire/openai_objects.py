@@ -4,6 +4,7 @@ Servers differ in what they add and leave out, so unknown fields are skipped and
 a field of the wrong type is an error that names it.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -135,7 +136,7 @@ def _read_logprobs(value: object) -> tuple[AnswerToken, ...] | None:
     own = value.get("token_logprobs")
     own = own if isinstance(own, list) and len(own) == len(tokens) else [None] * len(tokens)
     return tuple(
-        AnswerToken(data=None, logprob=_read_logprob(logprob), candidates=_read_row(row))
+        AnswerToken(data=None, logprob=_read_finite(logprob, "logprob"), candidates=_read_row(row))
         for row, logprob in zip(rows, own, strict=True)
     )
 
@@ -144,12 +145,14 @@ def _read_token(entry: Object) -> AnswerToken:
     data = entry.get("bytes")
     tops = entry.get("top_logprobs")
     candidates = [_read_candidate(_as_object(one, "top_logprobs")) for one in tops or []]
-    logprob = _read_logprob(entry.get("logprob"))
+    logprob = _read_finite(entry.get("logprob"), "logprob")
     return AnswerToken(data=_as_bytes(data), logprob=logprob, candidates=_sort(candidates))
 
 
-def _read_logprob(value: object) -> float | None:
-    return None if value is None else _as_number(value, "logprob")
+def _read_finite(value: object, place: str) -> float | None:
+    """Return a number; one that is not finite says nothing, and no record can hold it."""
+    number = None if value is None else _as_number(value, place)
+    return number if number is None or math.isfinite(number) else None
 
 
 def _read_candidate(entry: Object) -> Candidate:
@@ -168,7 +171,9 @@ def _read_row(row: object) -> tuple[Candidate, ...]:
 
 
 def _sort(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    return tuple(sorted(candidates, key=lambda one: -one.logprob))
+    """Return the best first. One without a chance, of minus infinity, has no distance to another."""
+    finite = [one for one in candidates if math.isfinite(one.logprob)]
+    return tuple(sorted(finite, key=lambda one: -one.logprob))
 
 
 def _read_usage(value: Object) -> Counts:
@@ -196,13 +201,12 @@ def _read_timings(value: Object) -> Counts:
     timings = value.get("timings")
     if not isinstance(timings, dict):
         return Counts()
-    speed = timings.get("predicted_per_second")
     return Counts(
         prefill_tokens=_count_in(timings, "prompt_n", "timings"),
         cached_tokens=_count_in(timings, "cache_n", "timings"),
         drafted_tokens=_count_in(timings, "draft_n", "timings"),
         accepted_tokens=_count_in(timings, "draft_n_accepted", "timings"),
-        tokens_per_s=None if speed is None else _as_number(speed, "timings.predicted_per_second"),
+        tokens_per_s=_read_finite(timings.get("predicted_per_second"), "timings.predicted_per_second"),
     )
 
 

@@ -2,6 +2,7 @@
 margins.
 """
 
+import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,7 +184,8 @@ class HttpAnswer:
         """
         if not self._tokens or any(len(token.candidates) < 2 for token in self._tokens):
             return None
-        return tuple(_margin(token) for token in self._tokens)
+        margins = tuple(_margin(token) for token in self._tokens)
+        return margins if all(math.isfinite(margin.gap) for margin in margins) else None
 
 
 def _margin(token: AnswerToken) -> Margin:

@@ -130,6 +130,19 @@ def test_candidates_have_ids_and_bytes() -> None:
     assert best.logprob - second.logprob == 1.5
 
 
+def test_numbers_that_are_not_finite_are_not_told() -> None:
+    (shown, *rest) = read(
+        piece("a", 1, (5, "a", -0.5), (9, "b", float("-inf")))
+        + end(1, "limit", {**TIMINGS, "predicted_per_second": float("nan")})
+    )
+
+    assert isinstance(shown, Piece)
+    assert shown.tokens is not None
+    assert [one.token_id for one in shown.tokens[0].candidates] == [5]
+    (counts,) = (found for found in rest if isinstance(found, Counts))
+    assert counts.tokens_per_s is None
+
+
 def test_a_stop_string_ends_the_answer_as_such() -> None:
     assert Finish(reason="stop", stop_string=True) in read(piece("a", 1) + end(1, "word"))
 

@@ -198,6 +198,20 @@ def test_logprobs_of_a_chat() -> None:
     assert piece == Piece(content="a", tokens=(AnswerToken(data=b"a", logprob=-0.5, candidates=best),))
 
 
+def test_numbers_that_are_not_finite_are_not_told() -> None:
+    tops = [
+        {"token": one, "logprob": lp} for one, lp in (("a", float("nan")), ("b", -1), ("c", -float("inf")))
+    ]
+    entry = {"token": "a", "logprob": float("nan"), "bytes": [97], "top_logprobs": tops}
+    chunk = delta(content="a") | {"timings": {"predicted_per_second": float("inf")}}
+    chunk["choices"][0]["logprobs"] = {"content": [entry]}
+
+    (piece, *rest) = read_stream(chunk, delta("stop"), DONE)
+    best = (Candidate(token=b"b", logprob=-1.0),)
+    assert piece == Piece(content="a", tokens=(AnswerToken(data=b"a", candidates=best),))
+    assert not any(isinstance(one, Counts) for one in rest)
+
+
 def test_logprobs_of_a_completion() -> None:
     logprobs = {"tokens": ["a", "b"], "top_logprobs": [{"a": -0.1, "c": -3}, None]}
 

@@ -256,6 +256,19 @@ def test_margins_and_boundaries_from_logprobs() -> None:
     assert record.margins[0] == Margin(best=record.margins[0].best, second=record.margins[1].second, gap=1.5)
 
 
+def test_a_gap_that_no_number_holds_is_no_margin() -> None:
+    tops = [{"token": "a", "logprob": 1e308}, {"token": "b", "logprob": -1e308}]
+    content = [{"token": "a", "logprob": -0.5, "top_logprobs": tops}]
+    choice = {
+        "index": 0,
+        "delta": {"content": "a"},
+        "logprobs": {"content": content},
+        "finish_reason": "stop",
+    }
+
+    assert Played(stream(event({"choices": [choice]}), DONE)).turn().margins is None
+
+
 def test_logprobs_are_asked_for_and_kept() -> None:
     entry = {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": []}
     choice = {
@@ -472,8 +485,11 @@ def test_a_key_that_the_server_repeats_is_not_shown(answer: Answer) -> None:
     assert "sk-0" not in f"{caught.value.message}{caught.value.hint}{played.noted()}"
 
 
+STAND_IN = "none"
+
+
 def test_a_stand_in_for_a_key_hides_nothing() -> None:
-    played = Played(Answer(status=500, content_type=JSON, body=(b"none is free",)), secret="none")
+    played = Played(Answer(status=500, content_type=JSON, body=(b"none is free",)), secret=STAND_IN)
     with pytest.raises(EngineDiedError, match="none is free"):
         played.turn()
 
