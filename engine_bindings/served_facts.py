@@ -5,7 +5,8 @@ Nothing of this is proven: a proxy can say anything. It is recorded as reported 
 
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,8 +16,14 @@ import httpx
 from engine_bindings.chat_template import Message, render_messages
 from engine_bindings.errors import UsageError
 
-# A server that is up answers such questions at once, unless it is busy with a prompt.
+# A server that is up answers such questions at once, unless it is busy with a prompt. All that is asked
+# besides the models has this time together.
 TIMEOUT_S = 30.0
+# A gateway to many providers lists some hundred KiB of models.
+MAX_BYTES = 16 << 20
+UNREADABLE = (httpx.HTTPError, ValueError, RecursionError)
+# They tell how the body was sent, and it has been decoded.
+_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CHAT = (
     Message(role="system", text=b"Be brief."),
@@ -61,9 +68,11 @@ class ServedFacts:
 class ServerAsker:
     """Asks one server. Only the list of models must be there."""
 
-    def __init__(self, url: str, client: httpx.Client) -> None:
+    def __init__(self, url: str, client: httpx.Client, now_s: Callable[[], float] = time.monotonic) -> None:
         self._url = url
         self._client = client
+        self._now_s = now_s
+        self._end_s = now_s() + TIMEOUT_S
         parts = urlsplit(url)
         self._origin = f"{parts.scheme}://{parts.netloc}"
 
@@ -71,12 +80,13 @@ class ServerAsker:
         """Ask for everything. Raises UsageError when no OpenAI-compatible server is there."""
         response = self._ask_for_models()
         entries = _list_entries(response, self._url)
+        self._end_s = self._now_s() + TIMEOUT_S
         first = entries[0] if entries else {}
         props, version, health = (self._get(path) for path in ("/props", "/version", "/health"))
         return ServedFacts(
             url=self._url,
             models=tuple(str(entry["id"]) for entry in entries),
-            owner=str(first.get("owned_by", "")),
+            owner=_sendable(str(first.get("owned_by", ""))),
             version=_text(version.get("version")) or _text(props.get("build_info")),
             server=response.headers.get("server", ""),
             context_tokens=_whole(first.get("max_model_len")) or _whole(_inside(first, "meta", "n_ctx")),
@@ -87,7 +97,7 @@ class ServerAsker:
 
     def _ask_for_models(self) -> httpx.Response:
         try:
-            response = self._client.get(f"{self._url}/models")
+            response = self._request("GET", f"{self._url}/models")
         except httpx.HTTPError as error:
             raise UsageError(
                 f"{self._url}: cannot reach the server: {error}", hint="start it first, and check the address"
@@ -99,23 +109,44 @@ class ServerAsker:
                 " sent to this machine only, unless the variable is named",
             )
         if response.status_code != 200:
+            place = response.headers.get("location")
+            led = f" and leads to {place}" if place and response.is_redirect else ""
             raise UsageError(
-                f"{self._url}/models: the server answered {response.status_code}",
-                hint="the address of an OpenAI-compatible API ends with /v1 for most servers",
+                f"{self._url}/models: the server answered {response.status_code}{led}",
+                hint="no redirect is followed: give the address that it leads to"
+                if led
+                else "the address of an OpenAI-compatible API ends with /v1 for most servers",
             )
         return response
+
+    def _request(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+        """Return a whole answer. Raises httpx.HTTPError, also when it takes too long or is too large."""
+        data = bytearray()
+        left_s = max(0.001, self._end_s - self._now_s())
+        with self._client.stream(method, url, json=body, timeout=left_s) as response:
+            for piece in response.iter_bytes():
+                data += piece
+                if len(data) > MAX_BYTES:
+                    raise httpx.ReadError(f"its answer is longer than {MAX_BYTES >> 20} MiB")
+                if self._now_s() > self._end_s:
+                    raise httpx.ReadTimeout(f"its answer took longer than {TIMEOUT_S:g} s")
+        whole = httpx.Response(response.status_code, content=bytes(data), request=response.request)
+        whole.headers = httpx.Headers(
+            {name: value for name, value in response.headers.items() if name not in _OF_THE_WIRE}
+        )
+        return whole
 
     def _get(self, path: str) -> Mapping[str, Any]:
         """Return an object from beside the API; an empty one when there is none."""
         try:
-            value = self._client.get(self._origin + path).raise_for_status().json()
-        except (httpx.HTTPError, ValueError):
+            value = self._request("GET", self._origin + path).raise_for_status().json()
+        except UNREADABLE:
             return {}
         return value if isinstance(value, dict) else {}
 
     def _has_metrics(self) -> bool:
         try:
-            response = self._client.get(self._origin + "/metrics")
+            response = self._request("GET", self._origin + "/metrics")
         except httpx.HTTPError:
             return False
         return response.status_code == 200 and ":" in response.text and "json" not in _type(response)
@@ -132,8 +163,8 @@ class ServerAsker:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
-            value = self._client.post(self._origin + path, json=body).raise_for_status().json()
-        except (httpx.HTTPError, ValueError):
+            value = self._request("POST", self._origin + path, body).raise_for_status().json()
+        except UNREADABLE:
             return {}
         return value if isinstance(value, dict) else {}
 
@@ -159,7 +190,8 @@ def check_url(text: str) -> str:
         parts = urlsplit(text)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname)
         _ = parts.port
-    except ValueError:
+        _ = httpx.URL(text).host
+    except (ValueError, httpx.InvalidURL):
         fits = False
     if not fits:
         raise UsageError(
@@ -181,12 +213,17 @@ def is_loopback(url: str) -> bool:
 def _list_entries(response: httpx.Response, url: str) -> list[Mapping[str, Any]]:
     try:
         data = response.json()["data"]
-        return [entry for entry in data if isinstance(entry["id"], str)]
-    except (ValueError, KeyError, TypeError) as error:
+        return [entry | {"id": _sendable(entry["id"])} for entry in data if isinstance(entry["id"], str)]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f"{url}/models: no list of models, but {_type(response) or 'no type'}: {response.text[:80]!r}",
             hint="this is no OpenAI-compatible API; its address ends with /v1 for most servers",
         ) from error
+
+
+def _sendable(text: str) -> str:
+    """Return text with halves of surrogate pairs written out: no request and no record can hold them."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _type(response: httpx.Response) -> str:
@@ -201,7 +238,7 @@ def _inside(value: Mapping[str, Any], *names: str) -> Any:
 
 
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    return _sendable(value) if isinstance(value, str) and value else None
 
 
 def _whole(value: Any) -> int | None:

@@ -1,7 +1,7 @@
 """What a server says of itself, in the words of each kind; only the list of models must be there."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -9,7 +9,14 @@ import pytest
 
 from engine_bindings.chat_template import render_messages
 from engine_bindings.errors import UsageError
-from engine_bindings.served_facts import CHAT, ServedFacts, check_url, is_loopback, read_served_facts
+from engine_bindings.served_facts import (
+    CHAT,
+    ServedFacts,
+    ServerAsker,
+    check_url,
+    is_loopback,
+    read_served_facts,
+)
 
 URL = "http://127.0.0.1:9/v1"
 MODELS = {"object": "list", "data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]}
@@ -148,3 +155,69 @@ def test_loopback() -> None:
     assert is_loopback("http://127.0.0.1:1/v1")
     assert is_loopback("http://[::1]/")
     assert not is_loopback("http://127.0.0.1.example.com/")
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (httpx.Response(200, content=b"[" * 100_000), "no list of models"),
+        (
+            httpx.Response(307, headers={"location": "http://other/v1/models"}),
+            "leads to http://other/v1/models",
+        ),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_named(page: httpx.Response, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        serve({"/v1/models": page})
+
+
+def test_a_name_that_no_record_can_hold_is_written_out() -> None:
+    models = json.dumps({"data": [{"id": "m\ud800", "owned_by": "\udfff"}]})
+    facts = serve({"/v1/models": models, "/version": "[" * 100_000})
+
+    assert (facts.models, facts.owner) == (("m\\ud800",), "\\udfff")
+    assert facts.digest()
+
+
+def drip(clock: list[float], piece: bytes) -> Iterator[bytes]:
+    while True:
+        clock[0] += 1
+        yield piece
+
+
+@pytest.mark.parametrize(
+    ("piece", "words"), [(b" ", "took longer than 30 s"), (b" " * (1 << 20), "than 16 MiB")]
+)
+def test_a_list_without_an_end_is_given_up(piece: bytes, words: str) -> None:
+    clock = [0.0]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, content=drip(clock, piece)))
+    with (
+        httpx.Client(transport=transport) as client,
+        pytest.raises(UsageError, match=f"cannot reach the server: its answer .*{words}"),
+    ):
+        ServerAsker(URL, client, lambda: clock[0]).read_facts()
+
+
+def test_pages_that_never_come_take_one_limit_together() -> None:
+    clock = [0.0]
+    limits: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json=MODELS)
+        limits.append(request.extensions["timeout"]["read"])
+        clock[0] += limits[-1]
+        raise httpx.ReadTimeout("no answer")
+
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+        facts = ServerAsker(URL, client, lambda: clock[0]).read_facts()
+
+    assert facts.models == ("m",)
+    assert sum(limits) < 31
+
+
+@pytest.mark.parametrize("url", ["http://xn--/v1", "http://a\x00b/v1", "http://[::1/v1", "http://a:99999/v1"])
+def test_a_host_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match="the address of a server is"):
+        check_url(url)
