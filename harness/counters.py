@@ -21,6 +21,11 @@ MIN_READ_BACK_TOKENS = 16
 IN_FLIGHT_READS = 8
 # So many tokens behind those are no matter of time any more.
 MAX_LATE_TOKENS = 16
+# The most drafts that a step of a server may hold whose depth nobody knows.
+MAX_STEP_DRAFTS = 64
+# A token is far shorter in every vocabulary, and what a template adds to an answer is a mark or two.
+MAX_TOKEN_BYTES = 256
+TEMPLATE_BYTES = 64
 # Engines keep a few rows of the context free for drafts and for the token behind the last one.
 CONTEXT_MARGIN = 64
 
@@ -114,6 +119,35 @@ def _splits_the_prompt_wrongly(c: CountedTurn) -> str | None:
     return f"cached_tokens {cached} and prefill_tokens {prefill} do not give a prompt of {prompt}"
 
 
+def _reuses_more_than_the_prompt(c: CountedTurn) -> str | None:
+    prompt, cached = c.turn.prompt_tokens, c.turn.cached_tokens
+    if prompt is None or cached is None or cached <= prompt:
+        return None
+    return f"cached_tokens {cached} of a prompt of {prompt}"
+
+
+def _accepts_more_than_came(c: CountedTurn) -> str | None:
+    """Hold kept drafts against the tokens of the answer.
+
+    Drafts of the last forward may be right behind the end of the answer, and some servers count those too.
+    """
+    emitted, accepted = c.turn.emitted_tokens, c.turn.accepted_tokens
+    if emitted is None or accepted is None or c.span_drafts or c.turn.finish in ("stop-string", "cancelled"):
+        return None
+    behind = MAX_STEP_DRAFTS if c.arm.depth == UNKNOWN_DEPTH else c.arm.depth
+    if accepted <= emitted + behind:
+        return None
+    return f"accepted {accepted} drafts in an answer of {emitted} tokens"
+
+
+def _counts_too_few_tokens(c: CountedTurn) -> str | None:
+    """Hold the count against the bytes; a template may begin the answer with a few of its own."""
+    emitted, size_bytes = c.turn.emitted_tokens, len(c.turn.text)
+    if emitted is None or size_bytes <= MAX_TOKEN_BYTES * emitted + TEMPLATE_BYTES:
+        return None
+    return f"emitted_tokens {emitted} for an answer of {size_bytes} bytes"
+
+
 def _counts_other_frames(c: CountedTurn) -> str | None:
     lengths, emitted = c.turn.token_lengths, c.turn.emitted_tokens
     if lengths is None or emitted is None or len(lengths) == emitted:
@@ -188,6 +222,9 @@ CHECKS: Checks = (
     ("more accepted than drafted", "counters", _accepts_too_many),
     ("tokens are not forwards and accepted drafts", "counters", _does_not_add_up),
     ("more drafts than the depth allows", "counters", _drafts_too_many),
+    ("more accepted than came", "counters", _accepts_more_than_came),
+    ("more cached than the prompt", "counters", _reuses_more_than_the_prompt),
+    ("text without tokens", "counters", _counts_too_few_tokens),
     ("the prompt is not what was cached and computed", "counters", _splits_the_prompt_wrongly),
     ("another number of tokens than was sent", "counters", _counts_other_frames),
     ("more tokens than come back in the next prompt", "counters", _was_read_back_shorter),

@@ -364,7 +364,13 @@ def _pass(plan: Plan, comparison: Comparison) -> Verdict:
     but = f" but for {places} proven near-tie{'' if places == 1 else 's'}{between}" if ties else ""
     tests = _describe_tests(comparison)
     sentence = f"PASS: {_claim_pass(plan)} at {depths}{but} ({counts}{tests and f'; {tests}'})"
-    if not has_compared_arms(comparison):
+    if not tests and not tokens and pairs:
+        # Texts and finish reasons were compared; nobody said how many tokens they are.
+        claim = _claim_pass(plan).replace("the same tokens", "the same answers")
+        sentence = (
+            f"PASS: {claim} at {depths}{but} ({len(plan.arms)} arms, {pairs:,} pairs, tokens not counted)"
+        )
+    elif not has_compared_arms(comparison):
         selves = [result for result in comparison.contrasts if result.contrast.kind == "self"]
         repeats = ", and each arm repeats its own" if all(r.state == "identical" for r in selves) else ""
         sentence = f"PASS: sampled answers at {depths}: {tests}{repeats} ({counts})"

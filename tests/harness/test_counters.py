@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.counters import find_count_faults
+from engine_bindings.binding import UNKNOWN_DEPTH
+from harness.counters import CHECKS, CountedTurn, find_count_faults
 from harness.grammar import Grammar
 from harness.pairing import select_latest
-from harness.plan import CellSpec, build_plan
+from harness.plan import Arm, CellSpec, build_plan
 from harness.transcript import Delivery, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
@@ -30,6 +31,8 @@ MORE_ACCEPTED = {"drafted_tokens": 3}
 NO_SUM = {"forwards": 9, "drafted_tokens": 27, "accepted_tokens": 18}
 TOO_DEEP = {"drafted_tokens": 40}
 NO_PROMPT = {"cached_tokens": 0, "prefill_tokens": 1}
+OVER_PROMPT = {"cached_tokens": 1000, "prefill_tokens": None}
+OVER_ANSWER = {"forwards": None, "drafted_tokens": None, "accepted_tokens": 28}
 OVER_CAP = {"emitted_tokens": 25, "forwards": 7, "token_lengths": None}
 UNDER_CAP = {"emitted_tokens": 22, "accepted_tokens": 16, "token_lengths": None}
 
@@ -40,6 +43,8 @@ UNDER_CAP = {"emitted_tokens": 22, "accepted_tokens": 16, "token_lengths": None}
         (MORE_ACCEPTED, "counters", "accepted 18 of 3 drafts"),
         (NO_SUM, "counters", "9 forwards and 18 accepted drafts do not give 24 tokens"),
         (TOO_DEEP, "counters", "drafted 40 in 6 forwards of at most 3 drafts"),
+        (OVER_PROMPT, "counters", "cached_tokens 1000 of a prompt of"),
+        (OVER_ANSWER, "counters", "accepted 28 drafts in an answer of 24 tokens"),
         (NO_PROMPT, "counters", "cached_tokens 0 and prefill_tokens 1"),
         (OVER_CAP, "stop-or-cap", "25 tokens at a cap of 24"),
         (UNDER_CAP, "finish-reason", "finish_reason length after 22 of 24 tokens"),
@@ -54,6 +59,37 @@ def test_a_count_that_cannot_be_right_is_named(changes: dict[str, object], verdi
     verdict = judge_run(plan, run_healthy(plan, bend))[1]
     assert (verdict.status, verdict.verdict_class) == ("fail", verdict_class)
     assert words in verdict.sentence
+
+
+@pytest.mark.parametrize(("size_bytes", "found"), [(24 * 256 + 64, False), (24 * 256 + 65, True)])
+def test_a_text_has_enough_tokens(size_bytes: int, found: bool):
+    plan = make_plan()
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, text=b"a" * size_bytes, token_lengths=None)
+
+    comparison, _ = judge_run(plan, run_healthy(plan, bend))
+    assert (
+        any(f"emitted_tokens 24 for an answer of {size_bytes}" in f.reason for f in comparison.findings)
+        == found
+    )
+
+
+@pytest.mark.parametrize(("depth", "accepted"), [(3, 27), (UNKNOWN_DEPTH, 88)])
+def test_drafts_right_behind_the_end_may_be_counted(depth: int, accepted: int):
+    plan = make_plan()
+    counted = CountedTurn(
+        arm=Arm(path="chat", depth=depth),
+        asked=plan.scenarios[0].conversations[0].turns[0],
+        turn=replace(run_healthy(plan)[0].turns[0], accepted_tokens=accepted),
+        before=None,
+        context_tokens=None,
+        span_drafts=False,
+    )
+    (check,) = (check for name, _, check in CHECKS if name == "more accepted than came")
+
+    assert check(counted) is None
+    assert check(replace(counted, turn=replace(counted.turn, accepted_tokens=accepted + 1))) is not None
 
 
 def test_frames_and_count_must_agree():

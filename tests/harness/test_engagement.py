@@ -139,3 +139,17 @@ def test_drafts_that_are_reported_as_0_show_an_off_arm():
     row = row_of("chat/0", bend_arm("chat/0", forwards=None, drafted_tokens=0))
 
     assert row.state == "off"
+
+
+def test_answers_whose_tokens_nobody_counts_are_no_sampled_ones():
+    plan = build_plan((make_scenario(),), capabilities=SERVED)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        silent = dict.fromkeys(
+            ("emitted_tokens", "forwards", "drafted_tokens", "accepted_tokens", "token_lengths")
+        )
+        return replace(turn, **silent)
+
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert verdict.sentence.startswith("PASS: whole gives the same answers as chat mode at whatever depth")
+    assert verdict.sentence.endswith("tokens not counted)")
