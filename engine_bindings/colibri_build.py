@@ -54,9 +54,12 @@ def find_build(location: str | None) -> ColibriBuild:
         return _read_directory(directory.absolute())
     found = shutil.which(location)
     if found is None:
+        what = "it may not be executed" if directory.is_file() else "no executable file there"
         raise UsageError(
-            f"--engine colibri={location}: no executable file there",
-            hint="name the engine's binary, or the directory of its build",
+            f"--engine colibri={location}: {what}",
+            hint="make it executable with chmod +x, or name the directory of a build"
+            if directory.is_file()
+            else "name the engine's binary, or the directory of its build",
         )
     why = "only the engine's binary was named; name the directory of the build to have it too"
     return ColibriBuild(
@@ -67,14 +70,19 @@ def find_build(location: str | None) -> ColibriBuild:
 
 
 def _read_directory(directory: Path) -> ColibriBuild:
-    engine = _find_executable(directory, ENGINE_PLACES)
+    engine = _find_file(directory, ENGINE_PLACES, mode=os.X_OK)
     if engine is None:
+        if (found := _find_file(directory, ENGINE_PLACES)) is not None:
+            raise UsageError(
+                f"--engine colibri={directory}: {found} may not be executed",
+                hint="make it executable with chmod +x, or name another build",
+            )
         places = ", ".join(str(directory / place) for place in ENGINE_PLACES)
         raise UsageError(
             f"--engine colibri={directory}: no engine binary in it",
             hint=f"build it with make; looked for {places}",
         )
-    cli = next((path for place in CLI_PLACES if (path := directory / place).is_file()), None)
+    cli = _find_file(directory, CLI_PLACES)
     if cli is None:
         places = ", ".join(str(directory / place) for place in CLI_PLACES)
         why = f"no coli in the build; looked for {places}"
@@ -103,9 +111,9 @@ def _add_front_ends(engine: Path, cli: Path) -> ColibriBuild:
     )
 
 
-def _find_executable(directory: Path, places: tuple[str, ...]) -> Path | None:
+def _find_file(directory: Path, places: tuple[str, ...], *, mode: int = os.F_OK) -> Path | None:
     paths = (directory / place for place in places)
-    return next((path for path in paths if path.is_file() and os.access(path, os.X_OK)), None)
+    return next((path for path in paths if path.is_file() and os.access(path, mode)), None)
 
 
 def _find_module(cli: Path, name: str) -> Path | None:

@@ -43,20 +43,30 @@ class OpenAiClientTransport(HttpxTransport):
     """A server reached with the package for chat completions, and without it for everything else."""
 
     def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
+        # Imported here and not above: it takes about a second, which no other path should pay, and no turn of
+        # this one.
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
+
         super().__init__(base_url, api_key=api_key)
-        self._api_key = api_key
-        self._openai: AsyncOpenAI | None = None
+        client = DefaultAsyncHttpxClient(
+            follow_redirects=False, timeout=None, trust_env=not is_loopback(base_url)
+        )
+        self._openai = AsyncOpenAI(
+            api_key=api_key or NO_KEY,
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=None,
+            http_client=client,
+        )
 
     @asynccontextmanager
     async def open(self, call: HttpCall) -> AsyncIterator[Exchange]:
         """Send a request; leaving the block closes what is left of its answer."""
-        # At the first call, which is that of the start: no turn's time has the loading of the package in it.
-        client = self._client_of_package()
         if call.path != CHAT:
             async with super().open(call) as exchange:
                 yield exchange
             return
-        client_exchange = OpenAiExchange(client, call, self)
+        client_exchange = OpenAiExchange(self._openai, call, self)
         try:
             yield client_exchange
         finally:
@@ -64,26 +74,8 @@ class OpenAiClientTransport(HttpxTransport):
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._openai is not None:
-            await self._openai.close()
+        await self._openai.close()
         await super().close()
-
-    def _client_of_package(self) -> "AsyncOpenAI":
-        # Imported late: it takes about a second, which no other path should pay.
-        if self._openai is None:
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient  # noqa: PLC0415
-
-            client = DefaultAsyncHttpxClient(
-                follow_redirects=False, timeout=None, trust_env=not is_loopback(self._base_url)
-            )
-            self._openai = AsyncOpenAI(
-                api_key=self._api_key or NO_KEY,
-                base_url=self._base_url,
-                max_retries=0,
-                timeout=None,
-                http_client=client,
-            )
-        return self._openai
 
 
 class OpenAiExchange:
@@ -159,7 +151,8 @@ async def _give(items: list[bytes]) -> AsyncIterator[bytes]:
 
 
 def _dump(value: Any) -> bytes:
-    # What was not sent stays out; what the package does not know stays in. JSON that is no object comes as it is.
+    # What was not sent stays out; what the package does not know stays in. JSON that is no object comes as it
+    # is.
     if hasattr(value, "model_dump"):
         value = value.model_dump(mode="python", exclude_unset=True, warnings=False)
     return json.dumps(value).encode()

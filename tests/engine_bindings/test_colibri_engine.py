@@ -115,6 +115,11 @@ def test_location_without_an_engine_is_refused(
 def test_binary_that_was_not_made_executable_is_no_engine(tree: Path) -> None:
     (tree / "c/colibri").chmod(0o644)
 
+    with pytest.raises(UsageError, match="c/colibri may not be executed"):
+        find_build(str(tree))
+    with pytest.raises(UsageError, match="it may not be executed"):
+        find_build(str(tree / "c/colibri"))
+    (tree / "c/colibri").unlink()
     with pytest.raises(UsageError, match="no engine binary in it"):
         find_build(str(tree))
 
