@@ -265,6 +265,7 @@ ENGINE_VARIABLES = frozenset(
         "IDOT",
         "KVSAVE",
         "KV_SLOTS",
+        "LLAMA_ARG_SPEC_DRAFT_MODEL",
         "MTP",
         "NGEN",
         "NUCLEUS",

@@ -34,6 +34,8 @@ COMPLETIONS = "completions"
 KNOWN = ("vllm", "coli-ab")
 # These reuse a prefix to the token; a cache of blocks, such as vLLM's, reuses whole blocks only.
 EXACT_PREFIXES = ("coli-ab",)
+# What makes a request that of its turn and path; another value would measure something else.
+OWN_FIELDS = ("messages", "prompt", "stream", "n", "url")
 MARGIN_PIN = Pin(
     name="top_logprobs", value="2", reason="the two best candidates of every token: their gap is the margin"
 )
@@ -66,8 +68,21 @@ class OpenAiServer(ServedBinding):
 
     def _read_key(self, url: str) -> str | None:
         """Return the key for an address. Over http it stays on this machine unless its variable was named."""
-        safe = self.key_named or is_loopback(url) or url.startswith("https://")
-        return os.environ.get(self.key_variable) if safe else None
+        if not (self.key_named or is_loopback(url) or url.startswith("https://")):
+            return None
+        key = os.environ.get(self.key_variable)
+        if key is None and self.key_named:
+            raise UsageError(
+                f"--api-key-env {self.key_variable}: the environment has no such variable",
+                hint="name the variable that holds the key, and export it",
+            )
+        if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+            raise UsageError(
+                f"the variable {self.key_variable} holds what no key has: a space or line break at an end, a"
+                " control character, or a letter outside ASCII",
+                hint="set it to the key alone; its value is not shown here",
+            )
+        return key
 
     @property
     def capabilities(self) -> Capabilities:
@@ -129,6 +144,7 @@ class OpenAiServer(ServedBinding):
         """Return which server an arm asks, and the parameters of its requests."""
         off, *more = self._facts
         facts = more[0] if more and settings.depth else off
+        _check_settings(overrides)
         model, cache = _choose_model(facts, overrides), _choose_cache(facts)
         pins = [
             Pin(name="model", value=model, reason="the model that the server lists"),
@@ -172,7 +188,26 @@ def build_openai_server(location: str | None) -> OpenAiServer:
     off, comma, on = location.removeprefix("off=").partition(",on=")
     if not comma:
         raise UsageError(f"--engine openai={location}: no address behind on=", hint="off=ADDRESS,on=ADDRESS")
-    return OpenAiServer(off=check_url(off), on=check_url(on))
+    binding = OpenAiServer(off=check_url(off), on=check_url(on))
+    if binding.off == binding.on:
+        raise UsageError(
+            f"--on and --off are the same server: {binding.on}",
+            hint="one server shows one depth; for it alone: --engine ADDRESS",
+        )
+    return binding
+
+
+def _check_settings(overrides: Mapping[str, str]) -> None:
+    """Refuse what no request may have in place of the harness's own. Raises UsageError."""
+    for name in OWN_FIELDS:
+        if name in overrides:
+            raise UsageError(
+                f"--set {name}={overrides[name]}: that part of a request is the turn itself or its path",
+                hint="turns come from scenarios; --set takes the other parameters",
+            )
+    cache = overrides.get("cache")
+    if cache is not None and cache not in _CACHE_REASONS:
+        raise UsageError(f"--set cache={cache}: no such way", hint=f"one of {', '.join(_CACHE_REASONS)}")
 
 
 def _choose_model(facts: ServedFacts, overrides: Mapping[str, str]) -> str:

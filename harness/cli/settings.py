@@ -8,7 +8,12 @@ from engine_bindings.binding import ENGINE_VARIABLES, ArmSettings, Binding, Serv
 from engine_bindings.errors import UsageError
 
 # Named by the harness for each process; another value would break the isolation of the arms.
-RESERVED_VARIABLES = ("SNAP",)
+RESERVED_VARIABLES = {
+    "SNAP": "names the private model directory of each process",
+    "LLAMA_ARG_MODEL": "names the private link to the model of each server",
+    "LLAMA_ARG_HOST": "is this machine for a server that is started here",
+    "LLAMA_ARG_PORT": "is a free port for each server",
+}
 # As alike as one letter that is wrong or missing in a name of six makes them.
 NEAR_RATIO = 0.8
 
@@ -44,8 +49,8 @@ def parse_settings(texts: Sequence[str]) -> Mapping[str, str]:
             raise UsageError(f"--set {text}: not NAME=VALUE", hint="for example --set CTX=8192")
         if name in RESERVED_VARIABLES:
             raise UsageError(
-                f"--set {text}: {name} names the private model directory of each process",
-                hint="name the model with --model DIR",
+                f"--set {text}: {name} {RESERVED_VARIABLES[name]}",
+                hint="name the model with --model; a server that runs already: --engine llamacpp=http://HOST:PORT",
             )
         settings[name] = value
     return settings

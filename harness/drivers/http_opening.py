@@ -17,7 +17,7 @@ from harness.drivers.opening import Opening
 from harness.drivers.server_process import ServerProcess, choose_port
 
 # Settings that are no parameter of a request.
-OWN_SETTINGS = ("cache", "url")
+OWN_SETTINGS = ("cache",)
 # It shares no prefix with any chat, so a server with one slot keeps nothing of what was there.
 FLUSH_PROMPT = "~"
 
@@ -114,7 +114,10 @@ def list_preparations(settings: Mapping[str, str]) -> tuple[HttpCall, ...]:
 
 
 def _parse(value: str) -> Any:
+    """Return the value of JSON text, any other text as it is. What no JSON can hold, such as NaN, is text."""
     try:
-        return json.loads(value)
-    except ValueError:
+        parsed = json.loads(value)
+        json.dumps(parsed, allow_nan=False).encode()
+    except (ValueError, RecursionError):
         return value
+    return parsed

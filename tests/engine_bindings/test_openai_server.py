@@ -166,3 +166,38 @@ def test_a_key_leaves_this_machine_in_the_clear_only_when_its_variable_was_named
 def test_what_is_no_server(location: str | None) -> None:
     with pytest.raises(UsageError):
         build_openai_server(location)
+
+
+@pytest.mark.parametrize("key", ["sk-01234567\n", " sk-01234567", "sk-0\r\nX: y", "sk-0123ключ", "sk-0\x01"])
+def test_what_is_no_key_is_refused_and_not_shown(
+    told: dict[str, ServedFacts], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UsageError, match="OPENAI_API_KEY holds what no key has") as caught:
+        _ = OpenAiServer(off=OFF).capabilities
+
+    assert "sk-0" not in str(caught.value)
+
+
+def test_a_variable_that_was_named_and_is_not_there_is_refused(
+    told: dict[str, ServedFacts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with pytest.raises(UsageError, match="--api-key-env MY_KEY"):
+        _ = OpenAiServer(off=OFF, key_variable="MY_KEY", key_named=True).capabilities
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("stream", "false"), ("messages", "x"), ("n", "2"), ("url", "http://x"), ("cache", "x")],
+)
+def test_a_setting_that_makes_another_request_is_refused(
+    told: dict[str, ServedFacts], name: str, value: str
+) -> None:
+    with pytest.raises(UsageError, match=f"--set {name}={value}"):
+        launch(OpenAiServer(off=OFF), overrides={name: value})
+
+
+def test_one_server_is_not_held_against_itself_as_two() -> None:
+    with pytest.raises(UsageError, match="the same server"):
+        build_openai_server(f"off={OFF},on={OFF}/")

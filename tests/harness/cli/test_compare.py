@@ -251,6 +251,7 @@ def test_engines_that_cannot_be_told_are_one_clear_message(
         (("--repetitions", "0"), "0 repetitions"),
         (("--set", "DRAFT"), "not NAME=VALUE"),
         (("--set", "SNAP=/elsewhere"), "--model"),
+        (("--set", "LLAMA_ARG_PORT=1"), "LLAMA_ARG_PORT is a free port for each server"),
     ],
 )
 def test_request_that_cannot_be_carried_out_is_one_clear_message(

@@ -29,6 +29,10 @@ def test_known_and_quite_other_names_get_none(name: str) -> None:
     assert describe_near_misses(find_binding("reference"), [name]) == []
 
 
+def test_a_setting_of_llama_cpp_that_is_no_pin_is_known() -> None:
+    assert describe_near_misses(find_binding("llamacpp"), ["LLAMA_ARG_SPEC_DRAFT_MODEL"]) == []
+
+
 def test_the_remark_is_made_before_anything_is_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--dry-run", "--set", "KV_SLOT=2"]) == 0
     assert "did you mean KV_SLOTS?" in capsys.readouterr().err

@@ -132,12 +132,15 @@ def test_a_server_that_runs_gets_its_key_from_the_variable(tmp_path: Path, api: 
 
 def test_settings_are_read_as_json_where_they_are() -> None:
     settings = {"model": "7", "cache": "keep", "top_k": "1", "x": '{"a": [true]}', "y": "text"}
+    settings |= {"none": "NaN", "far": "1e999"}
 
     assert read_parameters(settings, api="completions") == {
         "model": "7",
         "top_k": 1,
         "x": {"a": [True]},
         "y": "text",
+        "none": "NaN",
+        "far": "1e999",
     }
 
 
