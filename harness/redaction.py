@@ -42,7 +42,10 @@ RULES = (
     _rule(
         "API key",
         _EDGE + r"(?P<secret>sk-[A-Za-z0-9_-]{8,}|(?:gh[pousr]|github_pat)_[A-Za-z0-9_]{16,}"
-        r"|glpat-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|AIza[A-Za-z0-9_-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,})",
+        r"|glpat-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{16,}|AIza[A-Za-z0-9_-]{30,}|xox[abprs]-[A-Za-z0-9-]{10,}"
+        r"|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}|gsk_[A-Za-z0-9]{16,}|npm_[A-Za-z0-9]{16,}"
+        r"|pypi-[A-Za-z0-9_-]{16,}|nvapi-[A-Za-z0-9_-]{16,}|xai-[A-Za-z0-9]{16,}|dop_v1_[a-f0-9]{16,}"
+        r"|r8_[A-Za-z0-9]{16,}|ya29\.[A-Za-z0-9_-]{16,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})",
         f"{STAND_IN}_KEY_{{n}}",
     ),
     _rule(
@@ -67,10 +70,30 @@ RULES = (
         re.IGNORECASE,
     ),
     _rule(
+        "token",
+        rf"\bauthorization[\\\"']{{0,4}}\s*[:=]\s*[\\\"']{{0,4}}(?:basic|digest|token|apikey)[ \t]+{_OWN}"
+        r"(?P<secret>[A-Za-z0-9._~+/=-]{8,})",
+        f"{STAND_IN}_TOKEN_{{n}}",
+        re.IGNORECASE,
+    ),
+    _rule(
+        "token",
+        rf"\bhooks\.slack\.com/services/{_OWN}(?P<secret>[A-Za-z0-9/]{{16,}})",
+        f"{STAND_IN}_TOKEN_{{n}}",
+    ),
+    _rule(
         "password",
-        rf"\b(?:api[_-]?key|access[_-]?token|auth[_-]?token|secret[_-]?key|client[_-]?secret|passwd|password)"
+        # The name may have words before it, as in OPENAI_API_KEY and DB_PASSWORD.
+        rf"(?:api[_-]?key|access[_-]?token|auth[_-]?token|secret[_-]?key|client[_-]?secret|passwd|password|passphrase)"
         rf"[\\\"']{{0,4}}\s*[:=]\s*[\\\"']{{0,4}}{_OWN}(?P<secret>[^\s\\\"',;<>{{}}\[\]()]{{6,}})",
         f"{STAND_IN}_PASSWORD_{{n}}",
+        re.IGNORECASE,
+    ),
+    _rule(
+        "token",
+        rf"(?:secret|token|session|account[_-]?key)[\\\"']{{0,4}}\s*[:=]\s*[\\\"']{{0,4}}{_OWN}"
+        r"(?P<secret>(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{12,})",
+        f"{STAND_IN}_TOKEN_{{n}}",
         re.IGNORECASE,
     ),
     _rule(

@@ -209,7 +209,10 @@ def _check_text(text: str, place: str) -> str:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise UnsupportedRequestError(f"{place} holds half a character (a lone surrogate)") from error
+        # Bytes of the log that are no UTF-8 came as these.
+        raw = "\udc80" <= text[error.start] <= "\udcff"
+        what = "a byte that is no UTF-8" if raw else "half a character (a lone surrogate)"
+        raise UnsupportedRequestError(f"{place} holds {what}") from error
     if size > MAX_PROMPT_BYTES:
         raise UnsupportedRequestError(f"{place} is longer than {MAX_PROMPT_BYTES:,} bytes")
     return text
@@ -227,7 +230,7 @@ def _read_number(value: Any) -> float | None:
 
 def _read_stop(value: Any) -> tuple[str, ...]:
     words = value if isinstance(value, list) else [value]
-    return tuple(word for word in words if isinstance(word, str) and word)
+    return tuple(_check_text(word, "a stop string") for word in words if isinstance(word, str) and word)
 
 
 def _asks_for_more(name: str, value: Any) -> bool:

@@ -99,7 +99,7 @@ class ScenarioImport:
         """Return the scenario. Raises ScenarioError when no request was usable."""
         if not self._talks:
             raise ScenarioError(
-                "no request in it can be imported: " + "; ".join(self._list_notes()),
+                "no request in it can be imported: " + ("; ".join(self._list_notes()) or "it holds none"),
                 hint="one JSON body of /v1/chat/completions or /v1/completions a line, bare or as request or"
                 " body",
             )

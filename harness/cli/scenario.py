@@ -1,6 +1,7 @@
 """``coli-ab scenario import``: make a scenario file of logged requests, without their secrets."""
 
 import argparse
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,7 +135,7 @@ def _read_lines(path: Path, prefix: str) -> Iterator[tuple[str, str]]:
                         f"{path}:{number}: a line of more than {MAX_LINE_BYTES:,} bytes", hint=hint
                     )
                 if line.strip():
-                    yield f"{prefix}line {number}", line.decode("utf-8", "replace")
+                    yield f"{prefix}line {number}", _decode(line)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
 
@@ -145,7 +146,12 @@ def _read_text(path: Path) -> str:
             data = file.read(MAX_LINE_BYTES + 1)
     except OSError as error:
         raise ScenarioError(f"{path}: {error.strerror}") from error
-    return data.decode("utf-8", "replace")
+    return _decode(data)
+
+
+def _decode(data: bytes) -> str:
+    """Return text without a byte order mark; bytes that are no UTF-8 stay visible, and are refused."""
+    return data.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
 
 
 def _slug(text: str) -> str:

@@ -11,6 +11,8 @@ UPPER = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", min_size=16, max_size=16
 NAME = st.from_regex(r"[a-z][a-z0-9]{2,10}", fullmatch=True)
 PRIVATE = "-----BEGIN {0}PRIVATE KEY-----\n{1}\n-----END {0}PRIVATE KEY-----"
 
+MORE_KEYS = ("sk_live_", "rk_test_", "gsk_", "npm_", "pypi-", "nvapi-", "xai-", "r8_", "ya29.")
+
 # Each kind with what must be gone, and how it stands in a text.
 SECRETS = st.one_of(
     BODY.map(lambda b: ("API key", f"sk-{b}", f"sk-{b}")),
@@ -23,6 +25,13 @@ SECRETS = st.one_of(
     BODY.map(lambda b: ("AWS key", b, f"aws_secret_access_key = {b}")),
     BODY.map(lambda b: ("password", b, f'"password": "{b}"')),
     BODY.map(lambda b: ("password", b, f"API_KEY={b}")),
+    BODY.map(lambda b: ("password", b, f"export OPENAI_API_KEY='{b}'")),
+    BODY.map(lambda b: ("password", b, f"DB_PASSWORD={b}")),
+    BODY.map(lambda b: ("token", f"{b}7", f'"token": "{b}7"')),
+    BODY.map(lambda b: ("token", f"{b}7", f"JWT_SECRET={b}7")),
+    BODY.map(lambda b: ("token", b, f"Authorization: Basic {b}")),
+    BODY.map(lambda b: ("token", b, f"https://hooks.slack.com/services/{b}")),
+    st.tuples(st.sampled_from(MORE_KEYS), BODY).map(lambda p: ("API key", p[0] + p[1], p[0] + p[1])),
     BODY.map(lambda b: ("password", b, f'{{\\"client_secret\\": \\"{b}\\"}}')),
     BODY.map(lambda b: ("password", b, f"postgres://admin:{b}@db/prod")),
     BODY.map(lambda b: ("private key", b, PRIVATE.format("RSA ", b))),

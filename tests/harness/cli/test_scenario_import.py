@@ -102,3 +102,34 @@ def test_what_cannot_be_done_is_said(
 
     assert main(["scenario", "import", *given]) == 2
     assert message in capsys.readouterr().err
+
+
+def body(text: str, **more: object) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": text}], **more}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "can be imported: it holds none"),
+        (body("caf\xe9").replace(b"\\u00e9", b"\xe9"), "message 1 holds a byte that is no UTF-8"),
+        (body("\ud83d"), "message 1 holds half a character"),
+        (body("a", stop=["\ud83d"]), "a stop string holds half a character"),
+        (body("a", stop="\0"), "a stop string holds a NUL character"),
+    ],
+)
+def test_what_no_scenario_can_hold_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes, words: str
+) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_bytes(data)
+
+    assert main(["scenario", "import", str(log)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_part_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "a.jsonl"
+    log.write_bytes(b"\xef\xbb\xbf" + body("a"))
+
+    assert main(["scenario", "import", str(log)]) == 0
