@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -80,6 +80,7 @@ class HttpSession:
         counted: read the server's own counters around each turn that runs alone, by means of ``counters``.
         preparations: sent once before the first turn; a server that knows no such request is no error.
         host: the server's process where this session owns it: then it is waited for at the start.
+        start_hints: by words in the last stderr lines of a ``host`` that ends before it is ready, what to do.
         secret: the key; where the server repeats it in an error, neither the log nor the error shows it.
     """
 
@@ -97,6 +98,7 @@ class HttpSession:
         preparations: Sequence[HttpCall] = (),
         host: ServerHost | None = None,
         secret: str | None = None,
+        start_hints: Mapping[str, str] | None = None,
     ) -> None:
         self._transport = transport
         self._api = api
@@ -108,6 +110,7 @@ class HttpSession:
         self._preparations = tuple(preparations)
         self._host = host
         self._secret = secret if secret and len(secret) >= SECRET_CHARACTERS else None
+        self._start_hints = start_hints or {}
         self._received: dict[str, dict[bytes, dict[str, Any]]] = {}
         self._runner = asyncio.Runner()
         self._closed = False
@@ -210,9 +213,12 @@ class HttpSession:
             raise EngineStartError(message, hint=hint) from cause
         status = self._host.exit_status()
         if status is not None:
+            self._host.drain()
+            told = "\n".join(self.stderr_tail())
+            hints = (hint for words, hint in self._start_hints.items() if words in told)
             raise EngineStartError(
                 f"the server ended with {describe_exit(status)} before it was ready",
-                hint="its last stderr lines say why",
+                hint=next(hints, "its last stderr lines say why"),
             ) from cause
         if self.now_ns() >= waits.deadline_ns:
             raise waits.timeout_error()

@@ -16,6 +16,10 @@ from harness.drivers.opening import Opening
 from harness.drivers.server_process import ServerProcess, choose_port
 
 READY = HttpCall(method="GET", path="/health")
+START_HINTS = {
+    "doesn't contain MTP layers": "the model has no MTP head: --set SPECULATION=ngram drafts without one",
+    "failed to load model": "a model is damaged or of a kind unknown here: its last stderr lines name it",
+}
 
 
 @contextlib.contextmanager
@@ -62,6 +66,7 @@ def _open_session(opening: Opening, url: str, host: ServerProcess | None) -> Ite
         counted=host is not None,
         counters=LlamaCounters,
         host=host,
+        start_hints=START_HINTS,
     )
     try:
         yield session

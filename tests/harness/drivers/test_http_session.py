@@ -534,6 +534,16 @@ def test_a_server_of_ours_that_dies_or_never_comes() -> None:
         Played(fixed={"/models": Answer(refused="refused")}, host=Host()).session.start()
 
 
+def test_what_a_server_of_ours_wrote_before_it_died_may_have_a_remedy() -> None:
+    host = Host(1)
+    played = Played(Answer(refused="refused"), host=host, start_hints={"no head": "name another kind"})
+    host.written = lambda: played.log.feed(b"E no head in it\nE exiting\n")
+    with pytest.raises(EngineStartError) as caught:
+        played.session.start()
+
+    assert caught.value.hint == "name another kind"
+
+
 def test_a_server_of_ours_is_ended_or_killed() -> None:
     assert Played(host=Host()).session.end() == 0
     host = Host(ends=None)
