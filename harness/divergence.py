@@ -115,7 +115,7 @@ def _is_near_tie(e: Evidence) -> Decision | None:
     """Explain a flip between depths or builds: its margin is one of rounding, and its place stays."""
     if e.kind not in ("speculation", "build") or not e.field("tokens") or not _is_tie(e) or not e.stays_put:
         return None
-    return _explain(e, "it stays put")
+    return _explain(e, "the difference stays at its place from depth to depth")
 
 
 def _is_flipped_tie(e: Evidence) -> Decision | None:
@@ -269,9 +269,8 @@ def _rounds_otherwise(e: Evidence) -> Decision | None:
     """Report a flip that another kernel can explain. It is never acquitted: a fault can be as small."""
     if e.kind not in ("speculation", "build") or not e.field("tokens") or e.gap is None or not e.stays_put:
         return None
-    return _leave_open(
-        e, f"it stays put, but the candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}"
-    )
+    apart = f"the two candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}"
+    return _leave_open(e, f"the difference stays at its place from depth to depth, but {apart}")
 
 
 def _flips_no_tie(e: Evidence) -> Decision | None:

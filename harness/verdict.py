@@ -65,6 +65,9 @@ def judge(plan: Plan, comparison: Comparison, replaced: Sequence[str] = ()) -> V
     compared = any(result.pairs_checked for result in comparison.contrasts) or comparison.distributions
     if not doubts and not compared:
         doubts = [("void", "no pair of turns was compared")]
+    tokens = sum(result.tokens_compared for result in comparison.contrasts)
+    if not doubts and tokens and not any(result.bytes_compared for result in comparison.contrasts):
+        doubts = [("void", "every answer that was compared is empty, so no token was seen")]
     if doubts:
         sentence = f"INCONCLUSIVE: {doubts[0][1]}{_more([text for _, text in doubts])}"
         return _verdict("inconclusive", doubts[0][0], sentence, [text for _, text in doubts])

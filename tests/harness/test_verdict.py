@@ -157,6 +157,16 @@ def test_an_open_verdict_gives_the_first_reason_and_counts_the_rest():
     assert run("missing").sentence.startswith("INCONCLUSIVE: 1 of 8 cells were not measured")
 
 
+def test_answers_that_are_all_empty_prove_nothing():
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, text=b"", token_lengths=None)
+
+    plan = make_plan()
+    verdict = judge_run(plan, run_healthy(plan, bend))[1]
+    assert (verdict.status, verdict.verdict_class) == ("inconclusive", "void")
+    assert "every answer that was compared is empty" in verdict.sentence
+
+
 def test_an_invalid_run_names_the_first_cell_that_failed():
     assert run("failed").sentence == (
         "INVALID: 1 of 8 cells could not be measured; the first is cell 'chat/0 quick 0': engine-timeout: no "
