@@ -232,4 +232,6 @@ def shorten_turn(case: Case) -> Turn:
         return case.turn
     # Every token has a byte at least, so the offset bounds the index where boundaries are not shown.
     index = case.token_index if case.token_index is not None else case.prefix_bytes
-    return replace(case.turn, max_tokens=min(case.turn.max_tokens, index + TOKENS_PAST_DIFFERENCE))
+    cap_tokens = min(case.turn.max_tokens, index + TOKENS_PAST_DIFFERENCE)
+    # A cancel ends an answer by chance, perhaps before the difference: here the cap alone ends it.
+    return replace(case.turn, max_tokens=cap_tokens, cancel_after_tokens=None)

@@ -163,7 +163,9 @@ def _first_difference(a: bytes, b: bytes) -> int | None:
 
 
 def _repeats(again: TurnRecord, first: TurnRecord, cap_tokens: int) -> bool:
-    """Say whether an answer is the first one again, as far as its cap let it go."""
+    """Say whether an answer is the first one again, as far as its cap or the first one's cancel let it go."""
+    if first.finish == "cancelled" and again.text.startswith(first.text):
+        return True
     if is_cut(again, cap_tokens):
         return first.text.startswith(again.text)
     return again.text == first.text

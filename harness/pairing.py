@@ -199,11 +199,14 @@ def _pair_turns(
     a: CellRecord, b: CellRecord, moved_conversations: frozenset[str], *, across: bool
 ) -> Iterator[TurnPair]:
     uncertain = False
+    cancelled: bytes | None = None
     others = {(turn.conversation, turn.turn): turn for turn in b.turns}
     for left in a.turns:
         right = others.get((left.conversation, left.turn))
         if right is None:
             continue
+        # How far an answer got before its cancel is chance, and a prompt that goes on into it finds so much.
+        goes_on = cancelled is not None and left.prompt != cancelled and left.prompt.startswith(cancelled)
         # What ran before in a context is not the same with another number of contexts.
         moved = a.spec.arm.slots != b.spec.arm.slots
         # Nor need two kinds of engine keep the same of it.
@@ -212,13 +215,14 @@ def _pair_turns(
             cell_b=b.spec,
             a=left,
             b=right,
-            prefix_uncertain=uncertain or moved or across,
+            prefix_uncertain=uncertain or goes_on or moved or across,
             prefix_moved=left.turn == 0 and left.conversation in moved_conversations,
         )
         finishes = (left.finish, right.finish)
         # A cancel is another command on each path, and what it leaves in the cache may be another thing.
         crossed = a.spec.arm.path != b.spec.arm.path
         uncertain = "stop-string" in finishes or (crossed and "cancelled" in finishes)
+        cancelled = left.prompt if "cancelled" in finishes else None
 
 
 def _pair_related(record: CellRecord, relations: Iterable[Relation]) -> list[TurnPair]:

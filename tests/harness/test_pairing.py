@@ -182,18 +182,25 @@ def test_no_relation_no_contrast_within():
     assert all(contrast.kind != "within" for contrast in plan.contrasts)
 
 
-def test_the_prefix_after_a_cancel_is_compared_on_one_path_only():
+@pytest.mark.parametrize(("goes_on", "one_path"), [(False, {False}), (True, {True})])
+def test_the_prefix_after_a_cancel_is_compared_on_one_path_and_up_to_the_answer_only(
+    goes_on: bool, one_path: set[bool]
+) -> None:
+    ask = Turn(kind="prompt", text="p", max_tokens=24)
+    turns = (replace(ask, cancel_after_tokens=5), replace(ask, text="p and on" if goes_on else "p"))
+    conversation = Conversation(id="cut", category="prefix", system=None, turns=turns)
+
     def cancel(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
         return replace(turn, finish="cancelled") if turn.turn == 0 else turn
 
-    plan = make_plan()
+    plan = make_plan(make_scenario(conversations=(conversation,)))
     pairing = pair_cells(plan, run_healthy(plan, cancel))
     uncertain = {
         c.contrast.name: {pair.prefix_uncertain for pair in c.pairs if pair.a.turn == 1}
         for c in pairing.contrasts
     }
     assert uncertain["path on"] == {True}
-    assert uncertain["speculation serve"] == uncertain[f"self {SERVE_ON.label}"] == {False}
+    assert uncertain["speculation serve"] == uncertain[f"self {SERVE_ON.label}"] == one_path
 
 
 def test_a_conversation_in_a_context_of_its_own_begins_with_another_prefix_on_the_other_path():

@@ -98,6 +98,30 @@ def test_without_a_difference_nothing_is_asked():
     assert plan_probes(plan, judge_run(plan, records)[0], records) == ()
 
 
+def test_a_cancelled_answer_that_differs_is_asked_again_without_its_cancel():
+    first, second = make_scenario(turns=1).conversations
+    cut = replace(first, turns=(replace(first.turns[0], cancel_after_tokens=5),))
+    plan = replace(make_plan(make_scenario(conversations=(cut, second))), margin_pin=PIN)
+
+    def cancel(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if turn.conversation != "copy-1":
+            return turn
+        turn = drafts_flip(spec, turn)
+        heard = 7 + spec.repetition + spec.arm.depth
+        lengths = turn.token_lengths and turn.token_lengths[:heard]
+        cut = replace(turn, text=turn.text[: 4 * heard], emitted_tokens=heard, token_lengths=lengths)
+        return replace(cut, finish="cancelled")
+
+    records = run_healthy(plan, cancel)
+    text = run_healthy(plan)[0].turns[0].text
+
+    def say(probe: Probe) -> bytes:
+        assert probe.scenario.conversations[0].turns[-1].cancel_after_tokens is None
+        return flip(text) if probe.spec.arm.depth else text
+
+    assert investigate(plan, records, say, 1e-4) == [*COLD, *DEPTHS, "near-tie", "pass"]
+
+
 @pytest.mark.parametrize("repetitions", [1, 2])
 @pytest.mark.parametrize(
     ("gap", "end"),
