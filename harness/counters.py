@@ -13,6 +13,9 @@ from harness.transcript import CellRecord, TurnRecord
 MIN_ACCEPTANCE_RATE = 0.02
 # So many drafts make that a fact about the head and not about one text.
 MIN_DRAFTED_TOKENS = 64
+# So many drafts at the end of a cell, of several turns, show that a head has gone blind.
+MIN_LATE_DRAFTED_TOKENS = 256
+MIN_LATE_TURNS = 4
 # Text that was generated may be read back as other tokens, a few less; not as three quarters of them.
 MIN_READ_BACK_RATE = 0.75
 MIN_READ_BACK_TOKENS = 16
@@ -53,7 +56,10 @@ def find_count_faults(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> tupl
         if spec.probe is None:
             for finding in _check_cell(plan, spec, record):
                 found.setdefault((finding.arms, finding.place, finding.rule), finding)
-    return (*found.values(), *_find_useless_heads(plan, latest))
+    useless = _find_useless_heads(plan, latest)
+    known = {finding.arms for finding in useless}
+    late = (finding for finding in _find_lost_heads(latest) if finding.arms not in known)
+    return (*found.values(), *useless, *late)
 
 
 def _check_cell(plan: Plan, spec: CellSpec, record: CellRecord) -> Iterable[Finding]:
@@ -259,3 +265,41 @@ def _find_useless_heads(plan: Plan, latest: Mapping[CellSpec, CellRecord]) -> Se
             )
         )
     return findings
+
+
+def _find_lost_heads(latest: Mapping[CellSpec, CellRecord]) -> Sequence[Finding]:
+    """Report arms whose drafts were kept at first and are not from some turn of a cell on, once for each."""
+    found: dict[Arm, Finding] = {}
+    for spec, record in latest.items():
+        start = _find_loss(record.turns)
+        if spec.probe is not None or start is None or spec.arm in found:
+            continue
+        turn, late = record.turns[start], record.turns[start:]
+        drafted = sum(turn.drafted_tokens or 0 for turn in late)
+        accepted = sum(turn.accepted_tokens or 0 for turn in late)
+        found[spec.arm] = Finding(
+            verdict_class="counters",
+            effect="fail",
+            rule="no draft is kept any more",
+            contrast="",
+            arms=(spec.arm,),
+            scenario=spec.scenario,
+            conversation=turn.conversation,
+            turn=turn.turn,
+            reason=f"accepted_tokens {accepted} of {drafted} drafts from there on; before, drafts were kept",
+        )
+    return tuple(found.values())
+
+
+def _find_loss(turns: Sequence[TurnRecord]) -> int | None:
+    """Return the first turn from which on almost no draft was kept to the end; None if there is none."""
+    drafted = accepted = 0
+    start = None
+    for index in range(len(turns) - 1, 0, -1):
+        drafted += turns[index].drafted_tokens or 0
+        accepted += turns[index].accepted_tokens or 0
+        if accepted >= MIN_ACCEPTANCE_RATE * max(1, drafted):
+            break
+        enough = drafted >= MIN_LATE_DRAFTED_TOKENS and len(turns) - index >= MIN_LATE_TURNS
+        start = index if enough else start
+    return start

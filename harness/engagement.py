@@ -19,6 +19,14 @@ State = Literal["on", "off", "unknown", "mixed", "idle", "void", "failed", "not 
 # From harmless to grave: an arm that ran a scenario several times is as good as its worst run.
 STATES: tuple[State, ...] = ("on", "off", "unknown", "idle", "mixed", "not measured", "failed", "void")
 
+# A turn this long has room for drafts at any depth of use.
+MIN_ROOM_TOKENS = 4
+# So many turns and tokens without a draft, behind turns that almost all had some, are no matter of their
+# texts any more, not even where drafts are looked up in the text.
+MAX_SILENT_TURNS = 16
+MIN_SILENT_TOKENS = 128
+MIN_DRAFTING_RATE = 0.9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engagement:
@@ -119,7 +127,25 @@ def _judge_on(scenario: Scenario, record: CellRecord, turns: Sequence[TurnMetric
     if pauses:
         times = "once" if pauses == 1 else f"{pauses} times"
         return "mixed", f"the engine paused drafting {times}: {_describe(totals)}"
+    if silence := _describe_silence(record.turns):
+        return "void", silence
     return "on", _describe(totals)
+
+
+def _describe_silence(turns: Sequence[TurnRecord]) -> str:
+    """Say where an engine ceased to draft for the rest of its cell; empty where it did not."""
+    long = [turn for turn in turns if (turn.emitted_tokens or 0) >= MIN_ROOM_TOKENS]
+    drafting = [shows_drafts(turn) for turn in long]
+    last = max((i for i, drafts in enumerate(drafting) if drafts), default=-1)
+    silent = len(long) - last - 1
+    tokens = sum(turn.emitted_tokens or 0 for turn in long[last + 1 :])
+    if silent < MAX_SILENT_TURNS or tokens < MIN_SILENT_TOKENS:
+        return ""
+    if sum(drafting) < MIN_DRAFTING_RATE * (last + 1):
+        return ""
+    where = f"{long[last + 1].conversation} turn {long[last + 1].turn + 1}"
+    before = f"{sum(drafting)} of {last + 1} before had some"
+    return f"no sign of drafts from {where} on, in {silent} turns; {before}"
 
 
 def _judge_off(record: CellRecord, turns: Sequence[TurnMetrics]) -> tuple[State, str]:

@@ -216,3 +216,19 @@ def test_what_was_on_its_way_in_few_reads_proves_nothing():
         return _go_on(turn, 8, tokens=500) if spec.arm == SERVE_ON else turn
 
     assert not judge_run(plan, run_healthy(plan, bend))[0].findings
+
+
+@pytest.mark.parametrize(("blind_turns", "status"), [(13, "pass"), (14, "fail")])
+def test_a_head_that_goes_blind_in_a_cell_is_named(blind_turns: int, status: str):
+    plan = make_plan(make_scenario(turns=15))
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        blind = spec.arm.depth and turn.conversation == "code-1" and turn.turn >= 15 - blind_turns
+        return replace(turn, forwards=24, drafted_tokens=19, accepted_tokens=0) if blind else turn
+
+    comparison, verdict = judge_run(plan, run_healthy(plan, bend))
+    assert verdict.status == status
+    if status == "fail":
+        rules = {(f.rule, f.place, f.reason.split(";")[0]) for f in comparison.findings}
+        reason = "accepted_tokens 0 of 266 drafts from there on"
+        assert ("no draft is kept any more", "quick, code-1, turn 2", reason) in rules

@@ -81,6 +81,32 @@ def test_other_ways_to_count_are_no_fault(label: str, changes: dict[str, object]
     assert row_of(label, bend_arm(label, **changes)).state == state
 
 
+@pytest.mark.parametrize(("silent", "state"), [(15, "on"), (16, "void"), (30, "void")])
+def test_an_engine_that_ceases_to_draft_for_the_rest_of_a_cell_is_void(silent: int, state: str):
+    plan = make_plan(make_scenario(turns=16))
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        number = turn.turn + (16 if turn.conversation == "code-1" else 0)
+        mute = spec.arm == CHAT_ON and number >= 32 - silent
+        return replace(turn, forwards=24, drafted_tokens=0, accepted_tokens=0) if mute else turn
+
+    row = pick("chat/3", judge_run(plan, run_healthy(plan, bend))[0].engagements)
+    assert row.state == state
+    assert ("no sign of drafts from" in row.evidence) == (state == "void")
+
+
+def test_texts_that_draft_now_and_then_are_no_silence():
+    plan = make_plan(make_scenario(turns=16))
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        # As by lookup: most turns find nothing, and the last ones happen to be such turns.
+        mute = spec.arm == CHAT_ON and (turn.turn % 4 or turn.conversation == "code-1")
+        return replace(turn, forwards=24, drafted_tokens=0, accepted_tokens=0) if mute else turn
+
+    row = pick("chat/3", judge_run(plan, run_healthy(plan, bend))[0].engagements)
+    assert row.state == "on"
+
+
 def test_caps_of_one_token_leave_nothing_to_draft():
     row = row_of("chat/3", healthy, cap=1)
     assert (row.state, row.evidence) == ("idle", "every cap is 1 token: nothing can be drafted")
