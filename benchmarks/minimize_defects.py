@@ -40,6 +40,7 @@ SCENARIOS = {
     "silent-truncation": "context-end",
     "poisoned-prefix": "caps-and-stops",
     "wrong-q": SAMPLED,
+    "top-p-ignored-on-drafts": "sampled-top-p",
     "seed-ignored": SAMPLED,
     "shared-rng": SAMPLED,
     "grammar-starts-late": "grammar",

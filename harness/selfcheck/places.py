@@ -12,6 +12,7 @@ SCENARIOS = (
     "grammar",
     "hiding-places",
     "sampled",
+    "sampled-top-p",
     "agent-loop",
     "classes",
 )
@@ -33,6 +34,9 @@ FAST_PLACES: Mapping[str, tuple[str, ...]] = {
     "grammar-ignored-on-path": ("grammar",),
     "draft-kv-not-trimmed-on-reuse": ("hiding-places",),
     "stop-polled-at-turn-end": ("hiding-places",),
+    "long-prefix-not-cut": ("hiding-places",),
+    "drafts-once": ("caps-and-stops",),
+    "top-p-ignored-on-drafts": ("sampled-top-p",),
     "wrong-q": ("sampled",),
     "seed-ignored": ("sampled",),
     "shared-rng": ("sampled",),

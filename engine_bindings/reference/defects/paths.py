@@ -136,6 +136,19 @@ class SpecOverhead(Seeded):
         return 0
 
 
+class DraftsOnce(Seeded):
+    """Speculation works for the first request of a process, and never again."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        super().__init__(settings)
+        self._requests = 0
+
+    def turn_depth(self, depth: int, asked: int | None) -> int:
+        """Return 0 from the second request on."""
+        self._requests += 1
+        return super().turn_depth(depth, asked) if self._requests == 1 else 0
+
+
 class StateCarriedBetweenArms(Seeded):
     """Contexts are saved and taken up again although saving is off.
 
@@ -277,6 +290,15 @@ PATH_DEFECTS = (
         seen_in="time per forward with depth above 0; nothing drafted",
         verdict="void",
         rules=SpecOverhead,
+    ),
+    Defect(
+        name="drafts-once",
+        group="paths",
+        wrong="speculation works for the first request of a process only",
+        references=("llama.cpp#19231",),
+        seen_in="counters of later requests",
+        verdict="void",
+        rules=DraftsOnce,
     ),
     Defect(
         name="state-carried-between-arms",

@@ -35,6 +35,17 @@ def _choose_by_ratio(logits: FloatArray, sampling: Sampling, draft: int, number:
     return draw_token(wanted / wanted.sum(), (number - accept) / (1 - accept)) if wanted.any() else draft
 
 
+class TopPIgnoredOnDrafts(Seeded):
+    """Verify rows, and the row behind a whole block, are drawn from without top-p."""
+
+    def choose(
+        self, logits: FloatArray, sampling: Sampling, draws: Draws, position: int, drafts: Sequence[int], /
+    ) -> list[int]:
+        """Draw from all tokens where drafts are verified."""
+        sampling = replace(sampling, top_p=1.0) if drafts else sampling
+        return super().choose(logits, sampling, draws, position, drafts)
+
+
 class SeedIgnored(Seeded):
     """Every request has fresh numbers."""
 
@@ -132,6 +143,15 @@ SAMPLING_DEFECTS = (
         seen_in="distribution of sampled text only",
         verdict="state",
         rules=WrongQ,
+    ),
+    Defect(
+        name="top-p-ignored-on-drafts",
+        group="sampling",
+        wrong="top-p is passed over where drafts are verified",
+        references=("vllm#9834",),
+        seen_in="distribution of sampled text under top-p only",
+        verdict="state",
+        rules=TopPIgnoredOnDrafts,
     ),
     Defect(
         name="penalty-last-token-only",

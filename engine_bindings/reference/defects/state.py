@@ -13,6 +13,7 @@ from engine_bindings.reference.slot import Slot
 
 COARSE_BITS = np.uint32(0xFFF80000)  # sign, exponent and 4 bits of the fraction: one more than float8 has
 CHUNK_TOKENS = 16
+STEP_TOKENS = 256
 
 
 class KeepRejectedKv(Seeded):
@@ -198,6 +199,15 @@ class AdoptOneRowTooMany(Seeded):
         return min(matched + 1, len(history), len(prompt)) if matched else 0
 
 
+class LongPrefixNotCut(Seeded):
+    """A context is cut for a new prompt only where both have no more than an allocation step in common."""
+
+    def match_prefix(self, history: Sequence[int], prompt: Sequence[int]) -> int:
+        """Take all of the context for a prefix once that much of it is one."""
+        matched = super().match_prefix(history, prompt)
+        return min(len(history), len(prompt)) if matched > STEP_TOKENS else matched
+
+
 class PrefixDroppedOnHit(Seeded):
     """A reused prefix counts, but no new token attends to it."""
 
@@ -362,6 +372,15 @@ STATE_DEFECTS = (
         seen_in="turn that gives up part of the context: prefill one too few, text",
         verdict="prefix-reuse",
         rules=AdoptOneRowTooMany,
+    ),
+    Defect(
+        name="long-prefix-not-cut",
+        group="state",
+        wrong="behind a common prefix of more than 256 tokens the old context is kept",
+        references=("claude-code-local#46",),
+        seen_in="text: a prompt with a long prefix of another one, against the same prompt cold",
+        verdict="prefix-reuse",
+        rules=LongPrefixNotCut,
     ),
     Defect(
         name="prefix-dropped-on-hit",

@@ -133,6 +133,13 @@ def every_forward_works_for_nothing(arm: Arm) -> bool:
     return turn.drafted == 0 and work.call_count >= turn.forwards
 
 
+def only_the_first_request_is_drafted_for(arm: Arm) -> bool:
+    real = arm.real()
+    first, second = (real.answer(real.encode(render(question)), 24)[1] for question in QUESTIONS[:2])
+    assert first.drafted
+    return not second.drafted
+
+
 def answers_go_round(arm: Arm) -> bool:
     shallow, deep = (arm.bench(depth=depth).answer(PROMPT, 60) for depth in (0, 3))
     assert shallow == deep
@@ -153,6 +160,7 @@ SYMPTOMS: dict[str, Callable[[Arm], bool]] = {
     "off-switch-partial": the_off_arm_drafts,
     "random-head": hardly_a_draft_is_accepted,
     "spec-overhead": every_forward_works_for_nothing,
+    "drafts-once": only_the_first_request_is_drafted_for,
     "degenerate-but-fast": answers_go_round,
 }
 ELSEWHERE = {"state-carried-between-arms"}

@@ -19,21 +19,22 @@ KINDS = {
         keep-rejected-kv restore-rounded-kv wrong-logits-row replay-base-minus-one duplicate-boundary-token
         cap-token-not-committed post-stop-token-kept stale-hidden-state draft-over-trim draft-row-missing
         slot-zero-hard-coded draft-kv-not-trimmed-on-reuse first-draft-unverified cross-request-state
-        row-permutation poisoned-prefix adopt-one-row-too-many prefix-dropped-on-hit
+        row-permutation poisoned-prefix adopt-one-row-too-many long-prefix-not-cut
+        prefix-dropped-on-hit
     """,
     "ends": """
         cap-before-stop stop-not-checked-on-accepted stop-string-suffix-kept stop-polled-at-turn-end
         finish-reason-at-admission length-for-other-reasons no-clamp-at-window reject-loop silent-truncation
     """,
     "sampling": """
-        wrong-q penalty-last-token-only seed-ignored shared-rng logprob-zero cached-tokens-zero
-        accept-denominator accept-sum-not-prefix grammar-starts-late matcher-advanced-by-rejected
-        grammar-ignored-on-path
+        wrong-q top-p-ignored-on-drafts penalty-last-token-only seed-ignored shared-rng logprob-zero
+        cached-tokens-zero accept-denominator accept-sum-not-prefix grammar-starts-late
+        matcher-advanced-by-rejected grammar-ignored-on-path
     """,
     "paths": """
         stop-set-per-path defaults-differ-per-path wrong-protocol stream-drops-on-multi-token lossy-utf8
         no-prefix-reuse reuse-lost-under-speculation retokenisation-mismatch banner-lies off-switch-partial
-        random-head spec-overhead state-carried-between-arms degenerate-but-fast
+        random-head spec-overhead drafts-once state-carried-between-arms degenerate-but-fast
     """,
     "control": "near-tie cold-warm-tie batch-tie kernel-switch",
 }

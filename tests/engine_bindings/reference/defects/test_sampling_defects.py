@@ -20,6 +20,12 @@ def the_distribution_is_another(arm: Arm) -> bool:
     return chi_square(arm.rules(), 3) > 18.5  # p = 0.001 with 4 degrees of freedom
 
 
+def drafts_let_more_tokens_through(arm: Arm) -> bool:
+    narrow = Sampling(temperature=2.0, top_p=0.001)
+    assert arm.bench(depth=0, seed=5).answer(PROMPT, 60, sampling=narrow) == RIGHT
+    return arm.bench(seed=5).answer(PROMPT, 60, sampling=narrow) != RIGHT
+
+
 def a_seed_gives_two_texts(arm: Arm) -> bool:
     first, second = (arm.bench(seed=5).answer(PROMPT, 30, sampling=WARM) for _ in range(2))
     return first != second
@@ -103,6 +109,7 @@ def serve_mode_drops_the_grammar(arm: Arm) -> bool:
 
 SYMPTOMS: dict[str, Callable[[Arm], bool]] = {
     "wrong-q": the_distribution_is_another,
+    "top-p-ignored-on-drafts": drafts_let_more_tokens_through,
     "seed-ignored": a_seed_gives_two_texts,
     "shared-rng": a_prompt_gets_another_text_in_the_same_process,
     "logprob-zero": accepted_drafts_are_certain,

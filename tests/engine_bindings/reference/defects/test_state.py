@@ -139,6 +139,19 @@ def a_warm_answer_is_not_the_cold_one(arm: Arm) -> bool:
     return differs
 
 
+def a_long_prefix_hides_what_differs_behind_it(arm: Arm) -> bool:
+    real = arm.real()
+    differs = []
+    for times in (1, 20):
+        opening = "The quiet owl of Leo is near the bridge. " * times
+        prompts = [real.encode(render(opening + end)) for end in ("red", "blue")]
+        said = [real.answer(prompt, 4)[1].cached_tokens for prompt in prompts]
+        common = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
+        differs.append(said[1] != common)
+    assert not differs[0]
+    return differs[1]
+
+
 SYMPTOMS: dict[str, Callable[[Arm], bool]] = {
     "keep-rejected-kv": text_differs_with_drafts_only,
     "restore-rounded-kv": rounded_rows_change_a_later_text,
@@ -157,6 +170,7 @@ SYMPTOMS: dict[str, Callable[[Arm], bool]] = {
     "row-permutation": slots_say_each_others_words,
     "poisoned-prefix": a_later_request_with_the_prefix_is_wrong,
     "adopt-one-row-too-many": a_branch_takes_a_row_of_the_other,
+    "long-prefix-not-cut": a_long_prefix_hides_what_differs_behind_it,
     "prefix-dropped-on-hit": a_warm_answer_is_not_the_cold_one,
 }
 
