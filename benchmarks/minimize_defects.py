@@ -22,6 +22,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from harness.cli.scenario_files import load_scenario
+from harness.selfcheck.places import list_places
 
 COLI_AB = (sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main(sys.argv[1:]))")
 MAX_TURNS, MAX_TOKENS = 3, 40
@@ -32,38 +33,8 @@ CHEAPEST = ("--repetitions", "1", "--until", "fault")
 SAMPLED = "sampled"
 SAMPLED_REPETITIONS = "2"
 
-# Where a defect shows; hiding-places where nothing is said.
-SCENARIOS = {
-    "restore-rounded-kv": "classes",
-    "row-permutation": "two-slots",
-    "no-clamp-at-window": "context-end",
-    "silent-truncation": "context-end",
-    "poisoned-prefix": "caps-and-stops",
-    "wrong-q": SAMPLED,
-    "top-p-ignored-on-drafts": "sampled-top-p",
-    "seed-ignored": SAMPLED,
-    "shared-rng": SAMPLED,
-    "grammar-starts-late": "grammar",
-    "matcher-advanced-by-rejected": "grammar",
-    "grammar-ignored-on-path": "grammar",
-    "defaults-differ-per-path": "interactive",
-    "retokenisation-mismatch": "quick",
-    "random-head": "quick",
-    "degenerate-but-fast": "quick",
-    "kernel-switch": "classes",
-    "batch-tie": "two-slots",
-}
 # These lower the acceptance on both paths alike: only another build shows it.
-AGAINST_A_BUILD = frozenset(
-    {
-        "replay-base-minus-one",
-        "stale-hidden-state",
-        "draft-over-trim",
-        "draft-row-missing",
-        "draft-kv-not-trimmed-on-reuse",
-        "slot-zero-hard-coded",
-    }
-)
+AGAINST_A_BUILD = frozenset({"replay-base-minus-one", "draft-over-trim", "draft-row-missing"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +73,22 @@ def main() -> int:
 
 
 def list_defects() -> list[str]:
-    """Return the names of all defects that the engine can be given, controls included."""
+    """Return the names of all defects that the engine can be given. A control is no failure."""
     listing = (sys.executable, "-m", "engine_bindings.reference.host", "--list-defects", "--json")
     found = json.loads(subprocess.run(listing, check=True, capture_output=True).stdout)
-    return [item["name"] for item in found if item["available"]]
+    return [item["name"] for item in found if item["available"] and item["group"] != "control"]
 
 
 def measure(name: str, directory: Path) -> Row:
     """Find a defect, shrink it, and run what ``minimize`` prints."""
     run = directory / "run"
-    scenario = SCENARIOS.get(name, "hiding-places")
+    places = list_places(name)
     setting = f"REF_DEFECT={name}"
     subject = ("--set", setting)
     if name in AGAINST_A_BUILD:
         subject = ("--engine", "good=reference", "--engine", "bad=reference", "--set", f"bad:{setting}")
-    compare = ("compare", *subject, "--scenario", scenario, *CHEAPEST, *LIMITS, "--out", str(run))
-    call((*compare, "--repetitions", SAMPLED_REPETITIONS) if scenario == SAMPLED else compare)
+    compare = ("compare", *subject, "--scenario", *places, *CHEAPEST, *LIMITS, "--out", str(run))
+    call((*compare, "--repetitions", SAMPLED_REPETITIONS) if SAMPLED in places else compare)
     seen = read_class(run)
     started = time.monotonic()
     done = call(("minimize", str(run)))
