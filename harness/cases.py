@@ -111,6 +111,11 @@ def score_arm(case: Case) -> Arm:
     return Arm(path=arm.path, depth=0, build=arm.build)
 
 
+def undraft_arm(case: Case) -> Arm:
+    """Return the arm whose cell shows whether drafts alone break what the scenario asks of an answer."""
+    return replace(case.contrast.a, depth=0)
+
+
 def common_bytes(a: bytes, b: bytes) -> int:
     """Return how many leading bytes two texts share."""
     size = min(len(a), len(b))

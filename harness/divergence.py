@@ -6,7 +6,7 @@
 from collections.abc import Callable
 
 from harness.findings import Decision, Effect, Evidence, TurnEnd, VerdictClass
-from harness.plan import Arm
+from harness.plan import Arm, ProbeKind
 
 # Above this, no rounding that we know of explains a flip: 8-bit activations were measured to move two logits
 # against each other by up to 0.2 where they flipped a choice.
@@ -257,7 +257,8 @@ def _prefix_or_neighbour_tells(e: Evidence) -> Decision | None:
         reason = f"{e.a.label} answers one prompt in two ways, and only with drafts: {apart}"
         return _decision("state", "fail", reason)
     reason = f"{e.a.label} answers one prompt in two ways, with another prefix from the cache: {apart}"
-    return _decision("prefix-reuse", "fail", reason)
+    wanted: tuple[ProbeKind, ...] = ("undrafted",) if e.undrafted_unknown else ()
+    return Decision(verdict_class="prefix-reuse", effect="fail", reason=reason, wanted=wanted)
 
 
 def _is_changed_by_prefix(e: Evidence) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from harness.cases import Case, Records, common_bytes, score_arm, shorten_turn, sweep_depths
+from harness.cases import Case, Records, common_bytes, score_arm, shorten_turn, sweep_depths, undraft_arm
 from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
 from harness.expectations import expect_answer, is_cut
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
@@ -58,7 +58,8 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         noise=margins.noise,
         gap_cold=_read_cold_gap(case, latest),
         cold_noise=_measure_cold_noise(case, latest) if cold and cold.outcome == "none" else None,
-        by_drafts=_only_with_drafts(case, checked),
+        by_drafts=_only_with_drafts(case, checked) or _keeps_undrafted(case, latest),
+        undrafted_unknown=_is_undrafted_unknown(case, latest),
         sampled=plan.scenario(case.found.scenario).temperature > 0,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
@@ -82,6 +83,26 @@ def _only_with_drafts(case: Case, checked: Iterable[CheckedContrast]) -> bool:
         if item.result.contrast.kind == "within" and item.result.contrast.a == undrafted
         for pair in item.identical
     )
+
+
+def _keeps_undrafted(case: Case, latest: Records) -> bool:
+    """Say whether the arm without drafts, asked for this, answers as the scenario says."""
+    spec = case.spec(undraft_arm(case), "undrafted")
+    answer = _answer_of(latest, spec)
+    if case.relation is None or answer is None:
+        return False
+    turns = {(turn.conversation, turn.turn): turn for turn in latest[spec].turns}
+    expected = expect_answer(case.relation, turns)
+    return expected is not None and _agree(answer, expected, shorten_turn(case).max_tokens)
+
+
+def _is_undrafted_unknown(case: Case, latest: Records) -> bool:
+    """Say whether neither the cell of the arm without drafts nor a probe shows what it answers here."""
+    if case.contrast.kind != "within" or not case.contrast.a.depth:
+        return False
+    arm = undraft_arm(case)
+    cell = CellSpec(arm=arm, scenario=case.found.scenario, repetition=0)
+    return cell not in latest and case.spec(arm, "undrafted") not in latest
 
 
 def _end(turn: TurnRecord) -> TurnEnd:

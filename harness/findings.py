@@ -108,6 +108,7 @@ class Evidence:
         depths: the sweep. score: see :class:`Score`.
         gap_cold: of that choice in the cold turn, for turns of one cell and for several slots.
         by_drafts: for turns of one cell: the arm without drafts answers as the scenario says.
+        undrafted_unknown: what that arm answers was not seen.
         sampled: the answers were drawn at a temperature above 0.
         missing: probes that were not tried yet, in the order in which they are worth their tokens.
     """
@@ -143,6 +144,7 @@ class Evidence:
     score: Score | None = None
     gap_cold: float | None = None
     by_drafts: bool = False
+    undrafted_unknown: bool = False
     sampled: bool = False
     missing: tuple[ProbeKind, ...] = ()
 

@@ -13,7 +13,7 @@ from harness.speed_plan import SpeedPlan
 from harness.sweeps import expand_scenario
 
 ContrastKind = Literal["self", "path", "speculation", "within", "slots", "build"]
-ProbeKind = Literal["cold", "replay", "again", "depth", "score", "logprobs"]
+ProbeKind = Literal["cold", "replay", "again", "depth", "score", "undrafted", "logprobs"]
 NearTiePolicy = Literal["explain", "fail"]
 Until = Literal["end", "fault"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine_bindings.binding import Pin
-from harness.cases import Case, list_cases, score_arm, shorten_turn, sweep_depths
+from harness.cases import Case, list_cases, score_arm, shorten_turn, sweep_depths, undraft_arm
 from harness.comparison import Comparison
 from harness.evidence import compare_rerun, reproducing_kind
 from harness.findings import Finding
@@ -147,6 +147,8 @@ def _margin_settings(plan: Plan, arm: Arm) -> tuple[Pin, ...]:
 def _arms(plan: Plan, case: Case, kind: ProbeKind) -> list[Arm]:
     if kind == "score":
         return [score_arm(case)]
+    if kind == "undrafted":
+        return [undraft_arm(case)]
     if kind == "depth":
         return [replace(case.probed_b, depth=d) for d in sweep_depths(plan, case.contrast.b.depth)]
     return list(case.asked)
@@ -159,7 +161,7 @@ def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpe
     if kind == "depth":
         shown = reproducing_kind(*(compare_rerun(case, k, latest) for k in ("cold", "replay")))
         kind = shown or "cold"
-    if kind in ("replay", "again"):
+    if kind in ("replay", "again", "undrafted"):
         turns = (*conversation.turns[: case.found.turn], shorten_turn(case))
         position = scenario.conversations.index(conversation)
         # As many as there are slots run at once; a conversation keeps its neighbours, as far as its turn.
@@ -168,7 +170,7 @@ def _build_scenario(plan: Plan, case: Case, spec: CellSpec, latest: dict[CellSpe
             replace(other, turns=turns if other is conversation else other.turns[: case.found.turn + 1])
             for other in scenario.conversations[first : first + spec.arm.slots]
         ]
-        before = scenario.conversations[:first] if kind == "again" else ()
+        before = () if kind == "replay" else scenario.conversations[:first]
         return replace(scenario, conversations=(*before, *group))
     alone = _ask_alone(case, conversation, kind)
     return replace(scenario, entry="prompt", conversations=(alone,))

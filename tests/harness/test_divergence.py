@@ -242,6 +242,11 @@ CASES = {
     ),
     "too far for rounding on another prefix": (within(TEXT, gap_a=9.0), "prefix-reuse", "fail"),
     "too far for rounding when cold": (within(TEXT, replay=None, gap_cold=9.0), "prefix-reuse", "fail"),
+    "too far for rounding, without drafts not known": (
+        within(TEXT, gap_cold=9.0, undrafted_unknown=True),
+        "prefix-reuse",
+        "fail",
+    ),
     "too far for rounding, with drafts only": (within(TEXT, gap_cold=9.0, by_drafts=True), "state", "fail"),
     "too far for rounding beside another request": (slots(TEXT, gap_cold=9.0), "state", "fail"),
     "too far for rounding without the prefix, in one slot": (

@@ -9,8 +9,9 @@ import pytest
 from engine_bindings.binding import Pin
 from harness.cases import TOKENS_PAST_DIFFERENCE
 from harness.divergence import NUMERICS_GAP
-from harness.plan import CellSpec, Plan
+from harness.plan import CellSpec, Plan, build_plan
 from harness.probes import Probe, plan_probes
+from harness.scenario import Conversation, Turn
 from harness.transcript import CellRecord, Failure, Finish, Margin, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
@@ -251,6 +252,35 @@ def test_a_named_count_does_not_keep_other_tokens_from_being_looked_into(
         return flip(text) if probe.spec.arm.depth else text
 
     assert investigate(plan, records, answer, NUMERICS_GAP + 1) == asked
+
+
+@pytest.mark.parametrize(("keeps", "verdict_class"), [(True, "state"), (False, "prefix-reuse")])
+def test_an_answer_that_breaks_its_relation_is_asked_for_without_drafts_where_no_cell_shows_it(
+    keeps: bool, verdict_class: str
+):
+    asked = Turn(kind="user", text="a", max_tokens=24)
+    talk = Conversation(
+        id="copy-1", category="copy", system=None, turns=(asked, replace(asked, after=0, same_as=(1,)))
+    )
+    plan = build_plan([make_scenario("branches", conversations=(talk,))], repetitions=2)
+    plan = replace(plan, margin_pin=PIN)
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, text=flip(turn.text)) if turn.turn == 1 else turn
+
+    healthy = next(record for record in run_healthy(plan) if record.spec.arm == SERVE_ON)
+    records = tuple(record for record in run_healthy(plan, bend) if record.spec.arm == SERVE_ON)
+    text, keys = healthy.turns[0].text, []
+    for _ in range(5):
+        comparison, verdict = judge_run(plan, records)
+        for probe in plan_probes(plan, comparison, records):
+            keys.append(probe.spec.key)
+            record = answer_probe(probe, records, text, NUMERICS_GAP + 1)
+            if probe.spec.probe and probe.spec.probe.kind == "undrafted":
+                record = replace(healthy if keeps else records[0], spec=probe.spec)
+            records += (record,)
+    assert keys == ["serve/3 branches 0 cold copy-1.2", "serve/0 branches 0 undrafted copy-1.2"]
+    assert (verdict.verdict_class, verdict.status) == (verdict_class, "fail")
 
 
 def test_records_of_probes_are_counted_apart_and_change_no_cell():
