@@ -57,6 +57,20 @@ def add_arms(page: Page, report: Report) -> None:
         if item.state == "void":
             page.add_item(f"{item.arm.label} in {item.scenario} is void: {item.evidence}")
     _add_not_measured(page, report)
+    _add_uncounted(page, report)
+
+
+def _add_uncounted(page: Page, report: Report) -> None:
+    """Say why the arms of a pass need not have as many tokens."""
+    totals: defaultdict[str, set[int | None]] = defaultdict(set)
+    for item in report.comparison.engagements:
+        totals[item.scenario].add(item.totals.emitted_tokens)
+    names = [scenario for scenario, counts in totals.items() if len(counts) > 1]
+    if names and report.verdict.status == "pass":
+        page.add_item(
+            f"the arms need not have as many tokens in {', '.join(names)}: behind a stop string or a cancel "
+            "an engine goes on until it hears of it, and drawn answers are of any length"
+        )
 
 
 def _add_not_measured(page: Page, report: Report) -> None:

@@ -53,5 +53,5 @@ def _add_need(page: Page, report: Report) -> None:
     rows = [item.rows[0] for item in report.comparison.performance if item.rows]
     if rows:
         pairs, needed = max(row.pairs for row in rows), max(row.needed_pairs for row in rows)
-        timed = "1 timed pair" if pairs == 1 else f"{pairs} timed pairs"
-        page.add_item(f"{timed}: to say faster or slower, need at least {needed} pairs (--pairs)")
+        timed = "1 pair is" if pairs == 1 else f"{pairs} pairs are"
+        page.add_item(f"{timed} no ground to say faster or slower: --performance times {needed} and more")

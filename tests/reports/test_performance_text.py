@@ -46,7 +46,7 @@ def test_a_refusal_is_told():
 def test_without_timed_pairs_one_line_says_what_is_missing():
     plan = make_plan()
     text = render_text(report_run(plan, run_healthy(plan)), width=110)
-    assert "1 timed pair: to say faster or slower, need at least 8 pairs (--pairs)" in text
+    assert "1 pair is no ground to say faster or slower: --performance times 8 and more" in text
 
 
 def test_the_engines_own_figure_stands_beside_ours_with_both_definitions():

@@ -170,6 +170,18 @@ def test_what_was_not_measured_is_listed_once_for_all_arms_that_lack_it():
     assert not table[4].startswith("second")
 
 
+def test_a_pass_says_why_its_arms_have_not_as_many_tokens():
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        heard = 20 if spec.arm == CHAT_ON else 22
+        return replace(turn, finish="stop-string", emitted_tokens=heard, token_lengths=None)
+
+    plan = make_plan(make_scenario("stops", turns=1))
+    text = render(plan, run_healthy(plan, bend))
+    assert text.startswith("PASS")
+    assert "the arms need not have as many tokens in stops: behind a stop string" in text
+    assert "need not have as many" not in render(plan, run_healthy(plan))
+
+
 def test_control_characters_of_an_engine_do_not_reach_the_page():
     plan = make_plan()
     first, *others = run_healthy(plan)
