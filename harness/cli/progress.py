@@ -48,7 +48,8 @@ class PlainProgress:
         """Write the cell's line."""
         if record.spec.probe is None:
             self._ended += record.attempt == 0
-            place = f"[{self._ended}/{self._total}]"
+            # What is asked once more on its account is not in the plan.
+            place = f"[{self._ended}/{self._total}]" if self._ended <= self._total else "[once more]"
         else:
             place = "[probe]"
         # Nobody may be reading, or its disk be full: a measurement goes on all the same.
@@ -133,7 +134,8 @@ def describe_cell(record: CellRecord) -> str:
         tokens = sum(turn.emitted_tokens or 0 for turn in record.turns)
         seconds = (record.ended_ns or 0) / 1e9
         early = "" if record.stop is None else f"; ended early: {record.stop.reason}"
-        return f"{record.spec.key}: {len(record.turns)} turns, {tokens} tokens in {seconds:.1f} s{early}"
+        turns = "1 turn" if len(record.turns) == 1 else f"{len(record.turns)} turns"
+        return f"{record.spec.key}: {turns}, {tokens} tokens in {seconds:.1f} s{early}"
     tail = record.failure.stderr_tail
     last = f"; last stderr line: {tail[-1]}" if tail else ""
     return escape_control(f"{record.spec.key}: {record.failure.code}: {record.failure.message}{last}")

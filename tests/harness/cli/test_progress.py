@@ -41,13 +41,14 @@ def test_stream_that_is_no_terminal_gets_one_line_a_cell(plan: Plan) -> None:
     stream = io.StringIO()
     with open_progress(plan, stream) as progress:
         assert isinstance(progress, PlainProgress)
-        for spec in plan.cells:
+        for spec in (*plan.cells, plan.cells[0]):
             progress.cell_started(spec)
             progress.output_arrived(1)
             progress.cell_ended(record(spec))
 
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "[1/4] chat/0 two-turns 0: 1 turns, 5 tokens in 2.5 s"
+    *lines, more = stream.getvalue().splitlines()
+    assert more.startswith("[once more] chat/0")
+    assert lines[0] == "[1/4] chat/0 two-turns 0: 1 turn, 5 tokens in 2.5 s"
     assert len(lines) == 4
 
 
