@@ -276,8 +276,11 @@ def _read_cold_gap(case: Case, latest: Records) -> float | None:
 
 
 def _read_depths(plan: Plan, case: Case, latest: Records) -> tuple[DepthOutcome, ...]:
-    """Return where the first difference from the undrafted answer is at other depths."""
-    if case.contrast.kind in ("within", "slots"):
+    """Return where the first difference from the undrafted answer is at other depths.
+
+    Only a contrast between depths or builds asks that, and another could read its probes for its own.
+    """
+    if case.contrast.kind not in ("speculation", "build"):
         return ()
     outcomes = []
     for depth in sweep_depths(plan, case.contrast.b.depth):

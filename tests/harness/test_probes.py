@@ -7,8 +7,11 @@ from typing import Literal
 import pytest
 
 from engine_bindings.binding import Pin
-from harness.cases import TOKENS_PAST_DIFFERENCE
+from harness.cases import TOKENS_PAST_DIFFERENCE, list_cases
+from harness.contrasts import CheckedContrast
 from harness.divergence import NUMERICS_GAP
+from harness.evidence import gather_evidence
+from harness.pairing import select_latest
 from harness.plan import CellSpec, Plan, build_plan
 from harness.probes import Probe, plan_probes
 from harness.scenario import Conversation, Turn
@@ -281,6 +284,22 @@ def test_an_answer_that_breaks_its_relation_is_asked_for_without_drafts_where_no
             records += (record,)
     assert keys == ["serve/3 branches 0 cold copy-1.2", "serve/0 branches 0 undrafted copy-1.2"]
     assert (verdict.verdict_class, verdict.status) == (verdict_class, "fail")
+
+
+def test_other_depths_say_nothing_of_a_difference_between_the_paths():
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return drafts_flip(spec, turn) if spec.arm == SERVE_ON else turn
+
+    plan = plan_of()
+    records = run_healthy(plan, bend)
+    comparison, _ = judge_run(plan, records)
+    checked = tuple(CheckedContrast(result=result, identical=()) for result in comparison.contrasts)
+    latest = dict(select_latest(records))
+    cases = {case.contrast.kind: case for case in list_cases(plan, comparison.contrasts, latest, {})}
+    spec = cases["speculation"].spec(replace(SERVE_ON, depth=1), "depth")
+    latest[spec] = replace(records[0], spec=spec)
+    kinds = {kind: gather_evidence(plan, case, checked, latest).depths for kind, case in cases.items()}
+    assert {kind for kind, depths in kinds.items() if depths} == {"speculation"}
 
 
 def test_records_of_probes_are_counted_apart_and_change_no_cell():
