@@ -251,6 +251,12 @@ def _decide_self(result: ContrastResult) -> ContrastResult:
     return replace(result, state="undecided" if points else "identical", reasons=tuple(points))
 
 
+def list_found(results: Iterable[ContrastResult]) -> list[tuple[ContrastResult, FoundDifference]]:
+    """Return all differences as they are worth reading: the first, then those in tokens, then the rest."""
+    found = [(result, difference) for result in results for difference in result.found]
+    return [*found[:1], *sorted(found[1:], key=lambda item: not item[1].in_tokens)]
+
+
 def unsteady_arms(contrast: Contrast, selves: Mapping[Arm, CheckedContrast]) -> list[Arm]:
     """Return the arms of a contrast that were seen not to equal themselves."""
     return [arm for arm in (contrast.a, contrast.b) if selves[arm].result.found]

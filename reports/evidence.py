@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Collection
 
-from harness.contrasts import ContrastResult, FoundDifference
+from harness.contrasts import ContrastResult, FoundDifference, list_found
 from harness.identity import Difference
 from harness.plan import Arm
 from harness.report import Report
@@ -149,7 +149,7 @@ def _remarks(result: ContrastResult) -> list[str]:
 
 def add_differences(page: Page, report: Report) -> None:
     """Add the first differences of each conversation: position, both sides, context."""
-    items = [(result, found) for result in report.comparison.contrasts for found in result.found]
+    items = list_found(report.comparison.contrasts)
     if not items:
         return
     page.add_heading("First differences")

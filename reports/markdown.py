@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from tabulate import tabulate
 
 from engine_bindings.printable import escape_control
-from harness.contrasts import ContrastResult, FoundDifference
+from harness.contrasts import ContrastResult, FoundDifference, list_found
 from harness.findings import Finding
 from harness.identity import Difference
 from harness.performance import Performance, SpeedRow
@@ -75,7 +75,7 @@ def _render_verdict(report: Report) -> str:
 
 
 def _render_differences(report: Report) -> str:
-    items = [(r, found) for r in report.comparison.contrasts for found in r.found]
+    items = list_found(report.comparison.contrasts)
     if not items:
         return ""
     alike: dict[tuple[object, ...], list[tuple[ContrastResult, FoundDifference]]] = {}

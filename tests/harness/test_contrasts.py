@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from harness.contrasts import ContrastResult
+from harness.contrasts import ContrastResult, list_found
 from harness.plan import CellSpec, Plan
 from harness.transcript import TurnRecord
 from tests.harness.run_builders import (
@@ -84,6 +84,16 @@ def test_a_difference_of_the_same_kind_is_told_once_for_each_conversation():
     result = results(make_plan(make_scenario(turns=3)), end_serve_on_otherwise)["path on"]
     assert [found.turn for found in result.found] == [0]
     assert (result.pairs_checked, result.pairs_identical, result.repeated_differences) == (12, 6, 4)
+
+
+def test_other_tokens_are_listed_before_other_counts_behind_the_first_difference():
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.arm == SERVE_ON and turn.conversation == "code-1" and turn.turn == 1:
+            return replace(turn, text=b"XXXX" + turn.text[4:])
+        return end_serve_on_otherwise(spec, turn)
+
+    listed = list_found(results(make_plan(), bend).values())
+    assert [found.in_tokens for _, found in listed] == [False, True, True, False]
 
 
 def test_with_one_repetition_a_difference_proves_nothing():
