@@ -95,8 +95,8 @@ def test_each_cell_starts_with_an_empty_cache(
 def test_two_servers_without_speculation_show_none(
     compare: Compare, tmp_path: Path, scenario_file: Path
 ) -> None:
-    with serve("--depth", "0") as url:
-        done = compare(tmp_path / "run", "--on", url, "--off", url, "--repetitions", "1")
+    with serve("--depth", "0") as on, serve("--depth", "0") as off:
+        done = compare(tmp_path / "run", "--on", on, "--off", off, "--repetitions", "1")
 
     assert done.returncode == 3
     assert "no sign of drafts" in done.stdout

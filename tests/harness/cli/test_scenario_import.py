@@ -124,7 +124,7 @@ def test_what_no_scenario_can_hold_is_refused(
     log = tmp_path / "a.jsonl"
     log.write_bytes(data)
 
-    assert main(["scenario", "import", str(log)]) == 2
+    assert main(["scenario", "import", str(log), "--out", str(tmp_path / "a.toml")]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -132,4 +132,4 @@ def test_a_byte_order_mark_is_no_part_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "a.jsonl"
     log.write_bytes(b"\xef\xbb\xbf" + body("a"))
 
-    assert main(["scenario", "import", str(log)]) == 0
+    assert main(["scenario", "import", str(log), "--out", str(tmp_path / "a.toml")]) == 0
