@@ -194,7 +194,7 @@ def _needs_what_ran_before(e: Evidence) -> Decision | None:
     if not _gone_when_cold(e) or "replay" in e.missing or (e.prefix_moved and "again" in e.missing):
         return None
     # Without drafts nothing is left in a context but what prompts and answers put there.
-    undrafted = [end for arm, end in _changed_sides(e) if not arm.depth and end.cached_tokens]
+    undrafted = [end for arm, end in _changed_sides(e) if arm.label in e.same_undrafted and end.cached_tokens]
     by_prefix = bool(undrafted) or (e.prefix_moved and not e.a.depth)
     reason = f"{_name_changed(e)} answers otherwise as the first request of a process"
     if undrafted:

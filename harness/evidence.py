@@ -60,6 +60,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         cold_noise=_measure_cold_noise(case, latest) if cold and cold.outcome == "none" else None,
         by_drafts=_only_with_drafts(case, checked) or _keeps_undrafted(case, latest),
         undrafted_unknown=_is_undrafted_unknown(case, latest),
+        same_undrafted=tuple(_list_same_undrafted(case, latest)),
         sampled=plan.scenario(case.found.scenario).temperature > 0,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
@@ -83,6 +84,16 @@ def _only_with_drafts(case: Case, checked: Iterable[CheckedContrast]) -> bool:
         if item.result.contrast.kind == "within" and item.result.contrast.a == undrafted
         for pair in item.identical
     )
+
+
+def _list_same_undrafted(case: Case, latest: Records) -> Iterable[str]:
+    """Yield the labels of the arms that have no drafts, or whose path gives their answer without too."""
+    for arm, turn in ((case.contrast.a, case.a), (case.contrast.b, case.b)):
+        cell = CellSpec(arm=replace(arm, depth=0), scenario=case.found.scenario, repetition=0)
+        turns = latest[cell].turns if cell in latest else ()
+        answers = [own.text for own in turns if (own.conversation, own.turn) == case.place[1:]]
+        if not arm.depth or turn.text in answers:
+            yield arm.label
 
 
 def _keeps_undrafted(case: Case, latest: Records) -> bool:

@@ -109,6 +109,7 @@ class Evidence:
         gap_cold: of that choice in the cold turn, for turns of one cell and for several slots.
         by_drafts: for turns of one cell: the arm without drafts answers as the scenario says.
         undrafted_unknown: what that arm answers was not seen.
+        same_undrafted: labels of the arms that have no drafts, or whose path gives their answer without too.
         sampled: the answers were drawn at a temperature above 0.
         missing: probes that were not tried yet, in the order in which they are worth their tokens.
     """
@@ -145,6 +146,7 @@ class Evidence:
     gap_cold: float | None = None
     by_drafts: bool = False
     undrafted_unknown: bool = False
+    same_undrafted: tuple[str, ...] = ()
     sampled: bool = False
     missing: tuple[ProbeKind, ...] = ()
 

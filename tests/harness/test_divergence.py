@@ -174,12 +174,22 @@ CASES = {
     ),
     "gone without what ran before": (make(TEXT, cold=GONE), "state", "fail"),
     "gone without what ran before, without drafts and on a prefix of it": (
-        make(TEXT, cold=CHANGED, end_a=REUSED),
+        make(TEXT, cold=CHANGED, end_a=REUSED, same_undrafted=("chat/0",)),
         "prefix-reuse",
         "fail",
     ),
+    "gone without what ran before, and without drafts it is the same": (
+        path(TEXT, cold=GONE, end_b=REUSED, same_undrafted=("serve/3",)),
+        "prefix-reuse",
+        "fail",
+    ),
+    "gone without what ran before, and without drafts it is another": (
+        path(TEXT, cold=GONE, end_b=REUSED),
+        "state",
+        "fail",
+    ),
     "gone without what ran before, without drafts and on no prefix": (
-        make(TEXT, cold=CHANGED, end_b=REUSED),
+        make(TEXT, cold=CHANGED, end_b=REUSED, same_undrafted=("chat/0",)),
         "state",
         "fail",
     ),

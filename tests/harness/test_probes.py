@@ -12,12 +12,13 @@ from harness.contrasts import CheckedContrast
 from harness.divergence import NUMERICS_GAP
 from harness.evidence import gather_evidence
 from harness.pairing import select_latest
-from harness.plan import CellSpec, Plan, build_plan
+from harness.plan import Arm, CellSpec, Plan, build_plan
 from harness.probes import Probe, plan_probes
 from harness.scenario import Conversation, Turn
 from harness.transcript import CellRecord, Failure, Finish, Margin, TurnRecord
 from tests.harness.run_builders import (
     CHAT_ON,
+    SERVE_OFF,
     SERVE_ON,
     judge_run,
     make_plan,
@@ -300,6 +301,26 @@ def test_other_depths_say_nothing_of_a_difference_between_the_paths():
     latest[spec] = replace(records[0], spec=spec)
     kinds = {kind: gather_evidence(plan, case, checked, latest).depths for kind, case in cases.items()}
     assert {kind for kind, depths in kinds.items() if depths} == {"speculation"}
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "same"), [((SERVE_OFF, SERVE_ON), ("chat/3", "serve/3")), ((SERVE_ON,), ("chat/3",))]
+)
+def test_an_answer_that_is_given_without_drafts_too_is_no_matter_of_drafts(
+    spoilt: tuple[Arm, ...], same: tuple[str, ...]
+):
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        hit = spec.arm in spoilt and (turn.conversation, turn.turn) == ("copy-1", 0)
+        return replace(turn, text=flip(turn.text)) if hit else turn
+
+    plan = plan_of()
+    records = run_healthy(plan, bend)
+    comparison, _ = judge_run(plan, records)
+    checked = tuple(CheckedContrast(result=result, identical=()) for result in comparison.contrasts)
+    latest = select_latest(records)
+    cases = list_cases(plan, comparison.contrasts, latest, {})
+    case = next(case for case in cases if case.contrast.name == "path on")
+    assert gather_evidence(plan, case, checked, latest).same_undrafted == same
 
 
 def test_records_of_probes_are_counted_apart_and_change_no_cell():

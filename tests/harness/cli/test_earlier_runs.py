@@ -36,7 +36,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 
     captured = capsys.readouterr()
     assert captured.out.startswith("PASS")
-    assert captured.err.count(" turns, ") == len(lines) - kept
+    assert captured.err.count(" tokens in ") == len(lines) - kept
     again = read_lines(whole_run)
     assert again[:kept] == lines[:kept]
     assert [json.loads(line)["spec"] for line in again] == [json.loads(line)["spec"] for line in lines]
@@ -151,7 +151,7 @@ def test_equal_cells_are_taken_over_without_their_times(
     assert main(arguments) == 0
 
     captured = capsys.readouterr()
-    assert captured.err.count(" turns, ") == 6  # with two cells that ask for logprobs
+    assert captured.err.count(" tokens in ") == 6  # with two cells that ask for logprobs
     records = read_run(tmp_path / "second").records
     assert [record.reused_from for record in records] == [str(whole_run)] * 8 + [""] * 6
     fresh = sum(turn.emitted_tokens or 0 for record in records[8:] for turn in record.turns)
