@@ -1,7 +1,6 @@
 """A session in chat mode: exact prompts or typed lines, answers without frames."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
 from engine_bindings.errors import EngineRefusedError
 from engine_bindings.wire.chat_protocol import ChatClient
@@ -11,12 +10,8 @@ from harness.drivers.answer import Answer
 from harness.drivers.base import Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
-from harness.drivers.turn_counts import TurnCounts
 from harness.drivers.waits import Waits
 from harness.plan import Timeouts
-
-# The count of decode forwards is printed after the end of the turn, when the client already has its answer.
-FORWARDS_GRACE_S = 2.0
 
 
 class ChatSession(StdioSession):
@@ -29,14 +24,14 @@ class ChatSession(StdioSession):
         timeouts: Timeouts,
         *,
         on_output: OutputCallback = ignore_output,
-        forwards_grace_s: float = FORWARDS_GRACE_S,
+        reported: Collection[str] = (),
     ) -> None:
-        super().__init__(transport, log, timeouts, on_output=on_output)
+        # No frame carries the forwards in chat mode: their line is printed after the end of the turn.
+        reported = {*reported, "forwards"}
+        super().__init__(transport, log, timeouts, on_output=on_output, reported=reported)
         self._client: ChatClient | CliClient = ChatClient()
         self._typed = False
         self._line_running = False
-        self._forwards_grace_s = forwards_grace_s
-        self._forwards_missed = False
 
     def begin_conversation(self) -> None:
         """Reset the context when lines were typed into it; exact prompts name their whole context."""
@@ -96,18 +91,3 @@ class ChatSession(StdioSession):
 
     def _cancel(self) -> None:
         self._transport.interrupt()
-
-    def _read_counts(self, ending: Ending) -> TurnCounts:
-        """Wait for the line with the forwards, which comes after the end of the turn, and take the counts.
-
-        Once it failed to come in time, later lines could belong to an earlier turn: none is believed
-        any more.
-        """
-        counts = super()._read_counts(ending)
-        deadline_ns = self._transport.now_ns() + round(self._forwards_grace_s * 1e9)
-        expected = bool(ending.stat and ending.stat.emitted_tokens) and not self._forwards_missed
-        while expected and counts.forwards is None and self._transport.wait_stderr(deadline_ns):
-            for event in self._log.take_events():
-                counts = counts.add(event)
-        self._forwards_missed |= expected and counts.forwards is None
-        return replace(counts, forwards=None) if self._forwards_missed else counts

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from engine_bindings.binding import ArmSettings, Binding, Launch, Pin
+from engine_bindings.binding import ArmSettings, Binding, Capabilities, Launch, Pin
 from harness.drivers.base import EngineSession
 from harness.drivers.gateway_opening import open_gateway
 from harness.drivers.guard import ProcessGuard
@@ -112,11 +112,21 @@ class EngineLauncher:
             inherited=self.inherited,
             guard=self._guard,
             log=log,
+            reported=_list_reported(self.binding.capabilities),
             on_output=on_output,
             on_left=on_left,
         )
         with contextlib.closing(log), DRIVERS[opening.launch.driver](opening) as session:
             yield session
+
+
+def _list_reported(capabilities: Capabilities) -> frozenset[str]:
+    """Return the counts that an engine on pipes writes to stderr for every turn."""
+    told = {
+        "cached_tokens": capabilities.reports_cached_tokens,
+        "drafted_tokens": capabilities.reports_drafted,
+    }
+    return frozenset(name for name, is_told in told.items() if is_told)
 
 
 def _select_grammar(arm: Arm, scenario: Scenario) -> Grammar | None:

@@ -36,6 +36,7 @@ class Opening:
         inherited: the environment that the engine's is made from.
         guard: ends the engine should the harness be killed.
         log: takes what the engine writes to stderr.
+        reported: the counts that the engine's stderr brings for every turn.
         on_output: hears of each piece of an answer.
         on_left: hears of the files that the engine left in its directory, once it has ended.
     """
@@ -48,6 +49,7 @@ class Opening:
     inherited: Mapping[str, str]
     guard: ProcessGuard
     log: StderrLog
+    reported: frozenset[str]
     on_output: OutputCallback
     on_left: LeftCallback
 
@@ -56,7 +58,9 @@ class Opening:
 def open_chat(opening: Opening) -> Iterator[EngineSession]:
     """Open a session of the chat protocol over pipes."""
     with start_process(opening) as process:
-        yield ChatSession(process, opening.log, opening.timeouts, on_output=opening.on_output)
+        yield ChatSession(
+            process, opening.log, opening.timeouts, on_output=opening.on_output, reported=opening.reported
+        )
 
 
 @contextlib.contextmanager
@@ -65,7 +69,12 @@ def open_serve(opening: Opening) -> Iterator[EngineSession]:
     session = SlotsSession if opening.slots > 1 else ServeSession
     with start_process(opening) as process:
         yield session(
-            process, opening.log, opening.timeouts, on_output=opening.on_output, grammar=opening.grammar
+            process,
+            opening.log,
+            opening.timeouts,
+            on_output=opening.on_output,
+            reported=opening.reported,
+            grammar=opening.grammar,
         )
 
 
@@ -73,7 +82,9 @@ def open_serve(opening: Opening) -> Iterator[EngineSession]:
 def open_terminal(opening: Opening) -> Iterator[EngineSession]:
     """Open a session with a command line on a pseudo-terminal."""
     with start_process(opening, TerminalProcess) as process:
-        yield TerminalSession(process, opening.log, opening.timeouts, on_output=opening.on_output)
+        yield TerminalSession(
+            process, opening.log, opening.timeouts, on_output=opening.on_output, reported=opening.reported
+        )
 
 
 @contextlib.contextmanager

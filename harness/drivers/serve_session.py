@@ -1,7 +1,7 @@
 """A session in serve mode: framed tokens with request ids."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -54,9 +54,10 @@ class ServeSession(StdioSession):
         timeouts: Timeouts,
         *,
         on_output: OutputCallback = ignore_output,
+        reported: Collection[str] = (),
         grammar: Grammar | None = None,
     ) -> None:
-        super().__init__(transport, log, timeouts, on_output=on_output)
+        super().__init__(transport, log, timeouts, on_output=on_output, reported=reported)
         self._client: MuxClient = MuxClient()
         self._grammar = b"" if grammar is None else grammar.text.encode("utf-8")
         self._options = BINDING_OPTIONS if grammar is not None and grammar.binds else DEFAULTS

@@ -40,7 +40,7 @@ class SlotsSession(ServeSession):
             running[self._request_id] = turn
         self._read_answers(running, " and ".join(request.place for request in requests))
         self._transport.drain_stderr()
-        events = self._log.take_events()
+        events = self._read_slots([request.slot for request in requests])
         shared = _read_margins(events)
         return tuple(
             replace(
@@ -56,6 +56,16 @@ class SlotsSession(ServeSession):
             for turn in running.values()
             if turn.ending is not None
         )
+
+    def _read_slots(self, slots: Sequence[int]) -> list[StderrEvent]:
+        """Return what stderr says of the turns, waiting until it has told of the prefix of each."""
+        expected = self._reported & {"cached_tokens"}
+        events: list[StderrEvent] = []
+        for more in self._follow_stderr():
+            events += more
+            if not any(_count_slot(slot, events).list_missing(expected) for slot in slots):
+                break
+        return events
 
     def _submit(self, request: TurnRequest) -> _Running:
         try:

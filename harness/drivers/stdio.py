@@ -2,7 +2,7 @@
 
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -28,7 +28,7 @@ from engine_bindings.wire.events import (
     ScreenReply,
 )
 from engine_bindings.wire.mux_protocol import MuxClient
-from engine_bindings.wire.stderr_lines import KvResumed
+from engine_bindings.wire.stderr_lines import KvResumed, StderrEvent
 from harness.drivers.answer import Answer
 from harness.drivers.base import EngineStart, Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
@@ -42,6 +42,9 @@ from harness.transcript import Finish, TurnRecord
 TAIL_LINES = 20
 # Of output that nobody asked for.
 SHOWN_BYTES = 80
+# Stderr is another pipe than stdout: its lines can come after the end of the turn that they tell of, from a
+# wrapper that passes them on, or because the engine prints them then.
+COUNTS_GRACE_S = 2.0
 
 OutputCallback = Callable[[int], None]
 Reply = ChatReply | MuxReply | ScreenReply
@@ -70,6 +73,7 @@ class StdioSession(ABC):
     """One engine process spoken to over stdin and stdout.
 
     ``on_output`` hears of every piece of an answer with the tokens in it, or 1 where tokens are not shown.
+    ``reported`` names the counts that stderr brings for every turn: they are waited for.
     """
 
     _client: ChatClient | CliClient | MuxClient
@@ -81,11 +85,14 @@ class StdioSession(ABC):
         timeouts: Timeouts,
         *,
         on_output: OutputCallback = ignore_output,
+        reported: Collection[str] = (),
     ) -> None:
         self._transport = transport
         self._log = log
         self._timeouts = timeouts
         self._on_output = on_output
+        self._reported = frozenset(reported)
+        self._missed: frozenset[str] = frozenset()
         self._asked_to_end_ns: int | None = None
 
     @abstractmethod
@@ -143,7 +150,7 @@ class StdioSession(ABC):
         self._transport.send(data)
         ending = self._read_answer(answer, waits, request)
         self._transport.drain_stderr()
-        record = build_record(request, answer, ending, self._read_counts(ending), sent_ns)
+        record = build_record(request, answer, ending, self._read_counts(request, ending), sent_ns)
         return replace(record, asked_to_end_ns=self._asked_to_end_ns)
 
     def run_together(self, requests: Sequence[TurnRequest]) -> tuple[TurnRecord, ...]:
@@ -208,12 +215,36 @@ class StdioSession(ABC):
             self._asked_to_end_ns = self._transport.now_ns()
             self._cancel()
 
-    def _read_counts(self, ending: Ending) -> TurnCounts:  # noqa: ARG002 - chat mode needs it
-        """Return what stderr said of the turn that has just ended."""
+    def _read_counts(self, request: TurnRequest, ending: Ending) -> TurnCounts:
+        """Return what stderr says of the turn that has just ended, waiting for what it brings every time.
+
+        A count that failed to come in time is believed no more: its line could belong to an earlier turn.
+        """
+        expected = self._list_expected(request, ending)
         counts = TurnCounts()
-        for event in self._log.take_events():
-            counts = counts.add(event)
-        return counts
+        for events in self._follow_stderr():
+            for event in events:
+                counts = counts.add(event)
+            if not counts.list_missing(expected):
+                break
+        self._missed |= counts.list_missing(expected)
+        return counts.forget(self._missed)
+
+    def _list_expected(self, request: TurnRequest, ending: Ending) -> frozenset[str]:
+        """Return the counts that are still to come for a turn. One without a token need not have any."""
+        stat = ending.stat
+        if ending.cut == "refused" or (stat is not None and not stat.emitted_tokens):
+            return frozenset()
+        # Of typed lines the engine does not say what it found in its context.
+        typed = frozenset() if request.line is None else frozenset({"cached_tokens"})
+        return self._reported - self._missed - typed
+
+    def _follow_stderr(self) -> Iterator[tuple[StderrEvent, ...]]:
+        """Yield the events that are there, and then those that come while somebody waits for more."""
+        deadline_ns = self._transport.now_ns() + round(COUNTS_GRACE_S * 1e9)
+        yield self._log.take_events()
+        while self._transport.wait_stderr(deadline_ns):
+            yield self._log.take_events()
 
     def _receive(self, waits: Waits, place: str) -> tuple[int, list[Reply]]:
         arrival = self._transport.receive(waits.deadline_ns)

@@ -1,10 +1,12 @@
 """A session with the engine's command line on a terminal: lines are typed, the screen is read."""
 
+from collections.abc import Collection
+
 from engine_bindings.errors import EngineDiedError, EngineStartError
 from engine_bindings.wire.cli_screen import CliClient
 from engine_bindings.wire.events import Attached, Quit, SavedConversation
 from harness.drivers.base import EngineStart, Transport
-from harness.drivers.chat_session import FORWARDS_GRACE_S, ChatSession
+from harness.drivers.chat_session import ChatSession
 from harness.drivers.stderr_log import StderrLog
 from harness.drivers.stdio import TAIL_LINES, OutputCallback, Reply, ignore_output
 from harness.drivers.waits import Waits
@@ -23,9 +25,9 @@ class TerminalSession(ChatSession):
         timeouts: Timeouts,
         *,
         on_output: OutputCallback = ignore_output,
-        forwards_grace_s: float = FORWARDS_GRACE_S,
+        reported: Collection[str] = (),
     ) -> None:
-        super().__init__(transport, log, timeouts, on_output=on_output, forwards_grace_s=forwards_grace_s)
+        super().__init__(transport, log, timeouts, on_output=on_output, reported=reported)
         self._client = CliClient()
         self._saved_tokens: int | None = None
 

@@ -1,5 +1,6 @@
 """What an engine's stderr says about one turn."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from engine_bindings.wire.stderr_lines import (
@@ -43,3 +44,18 @@ class TurnCounts:
                 return replace(self, margins=(*(self.margins or ()), margin))
             case _:
                 return self
+
+    def list_missing(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of ``names`` of which nothing was said."""
+        return frozenset(name for name in names if getattr(self, name) is None)
+
+    def forget(self, names: Collection[str]) -> "TurnCounts":
+        """Return the counts without those of ``names``, and without what stands in the same line."""
+        counts = self
+        if "cached_tokens" in names:
+            counts = replace(counts, cached_tokens=None, prefill_tokens=None)
+        if "drafted_tokens" in names:
+            counts = replace(counts, drafted_tokens=None, accepted_tokens=None)
+        if "forwards" in names:
+            counts = replace(counts, forwards=None)
+        return counts

@@ -66,6 +66,7 @@ def opened(launch: Launch, tmp_path: Path) -> Iterator[tuple[EngineSession, io.B
             inherited={"PATH": "/usr/bin", "KEY": "sk-secret"},
             guard=guard,
             log=StderrLog(file),
+            reported=frozenset(),
             on_output=lambda _: None,
             on_left=ignore_left,
         )

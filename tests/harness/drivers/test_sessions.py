@@ -62,18 +62,23 @@ def request(
     )
 
 
-def chat(*steps: Out | Err, exit_status: int | None = 0) -> tuple[ChatSession, ScriptedTransport]:
+def chat(
+    *steps: Out | Err, exit_status: int | None = 0, reported: tuple[str, ...] = ()
+) -> tuple[ChatSession, ScriptedTransport]:
     log = StderrLog(io.BytesIO())
     transport = ScriptedTransport(log, steps, exit_status=exit_status)
-    return ChatSession(transport, log, TIMEOUTS), transport
+    return ChatSession(transport, log, TIMEOUTS, reported=reported), transport
 
 
 def serve(
-    *steps: Out | Err, exit_status: int | None = 0, grammar: Grammar | None = None
+    *steps: Out | Err,
+    exit_status: int | None = 0,
+    grammar: Grammar | None = None,
+    reported: tuple[str, ...] = (),
 ) -> tuple[ServeSession, ScriptedTransport]:
     log = StderrLog(io.BytesIO())
     transport = ScriptedTransport(log, steps, exit_status=exit_status)
-    return ServeSession(transport, log, TIMEOUTS, grammar=grammar), transport
+    return ServeSession(transport, log, TIMEOUTS, grammar=grammar, reported=reported), transport
 
 
 def test_chat_turn_is_recorded_with_its_counts_and_times() -> None:
@@ -304,6 +309,76 @@ def test_late_forwards_line_is_never_counted_for_another_turn() -> None:
     second = session.run_turn(request(turn=1))
 
     assert (first.forwards, second.forwards) == (None, None)
+
+
+REPORTED = ("cached_tokens", "drafted_tokens")
+LATE_SPEC = Err(data=SPEC_LINE.data, late=True)
+
+
+def test_chat_waits_for_every_count_that_the_engine_reports() -> None:
+    reply = Out(data=b"a" + END + b"STAT 1 9.00 0.0 0.01 38 0\n")
+    forwards = Err(data=FORWARDS_LINE, late=True)
+    session, _ = chat(CHAT_READY, reply, forwards, API_LINE, LATE_SPEC, reported=REPORTED)
+
+    session.start()
+    record = session.run_turn(request())
+
+    assert (record.forwards, record.drafted_tokens, record.accepted_tokens) == (3, 9, 6)
+    assert (record.cached_tokens, record.prefill_tokens) == (30, 8)
+
+
+def test_serve_waits_for_every_count_that_the_engine_reports() -> None:
+    reply = (
+        b"ACCEPT 1 38\nDATA 1 1\na\nPROF 0.1 38 1 0.0 0.0 0.0 0.0 0.0 1\nDONE 1 STAT 1 50.00 0.0 0.01 38 0\n"
+    )
+    session, transport = serve(SERVE_READY, Out(data=reply), API_LINE, LATE_SPEC, reported=REPORTED)
+
+    session.start()
+    record = session.run_turn(request())
+
+    assert (record.cached_tokens, record.drafted_tokens, record.accepted_tokens) == (30, 9, 6)
+    assert transport.now_ns() == 0
+
+
+def test_what_the_engine_does_not_report_is_not_waited_for() -> None:
+    reply = b"ACCEPT 1 38\nDATA 1 1\na\nDONE 1 STAT 1 50.00 0.0 0.01 38 0\n"
+    session, transport = serve(SERVE_READY, Out(data=reply))
+
+    session.start()
+    record = session.run_turn(request())
+
+    assert (record.cached_tokens, record.drafted_tokens, transport.now_ns()) == (None, None, 0)
+
+
+def test_late_drafts_are_never_counted_for_another_turn() -> None:
+    start = b"ACCEPT %d 38\nDATA %d 1\n"
+    end = b"a\nDONE %d STAT 1 50.00 0.0 0.01 38 0\n"
+    session, transport = serve(
+        SERVE_READY,
+        API_LINE,
+        Out(data=start % (1, 1) + end % 1),
+        Out(data=start % (2, 2)),
+        API_LINE,
+        LATE_SPEC,
+        Out(data=end % 2),
+        reported=REPORTED,
+    )
+
+    session.start()
+    records = [session.run_turn(request(turn=turn)) for turn in range(2)]
+
+    assert [record.cached_tokens for record in records] == [30, 30]
+    assert [(record.drafted_tokens, record.accepted_tokens) for record in records] == [(None, None)] * 2
+    assert transport.now_ns() == 2e9
+
+
+def test_a_refused_prompt_has_no_counts_to_wait_for() -> None:
+    session, transport = chat(CHAT_READY, Out(data=END + b"STAT 0 0.00 0.0 0.01 0 0\n"), reported=REPORTED)
+
+    session.start()
+
+    assert session.run_turn(request(may_refuse=True)).cached_tokens is None
+    assert transport.now_ns() == 0
 
 
 def test_lines_from_before_the_turn_are_not_its_counts() -> None:

@@ -17,10 +17,10 @@ FIRST = replace(request(), prompt=b"Hello")
 SECOND = replace(request(), conversation="d", prompt=b"Bye", slot=1)
 
 
-def open_session(*steps: Out | Err) -> tuple[SlotsSession, ScriptedTransport]:
+def open_session(*steps: Out | Err, reported: tuple[str, ...] = ()) -> tuple[SlotsSession, ScriptedTransport]:
     log = StderrLog(io.BytesIO())
     transport = ScriptedTransport(log, (SERVE_READY, *steps))
-    session = SlotsSession(transport, log, TIMEOUTS)
+    session = SlotsSession(transport, log, TIMEOUTS, reported=reported)
     session.start()
     return session, transport
 
@@ -43,6 +43,21 @@ def test_interleaved_answers_are_told_apart_by_their_ids() -> None:
     assert (first.finish, second.finish) == ("stop", "length")
     assert (first.cached_tokens, second.cached_tokens) == (1, 2)
     assert (first.done_ns, second.done_ns) == (20, 30)
+
+
+def test_the_prefix_of_every_turn_is_waited_for() -> None:
+    session, transport = open_session(
+        Err(data=b"[API] KV slot 1 prefix 2/3 token, prefill 1\n", late=True),
+        Out(data=b"ACCEPT 1 5\nDATA 1 1\na\nACCEPT 2 3\nDATA 2 1\nx\n"),
+        Out(data=b"DONE 1 STAT 1 50.00 0.0 0.01 5 0\nDONE 2 STAT 1 50.00 0.0 0.01 3 1\n"),
+        Err(data=b"[API] KV slot 0 prefix 1/5 token, prefill 4\n", late=True),
+        reported=("cached_tokens", "drafted_tokens"),
+    )
+
+    first, second = session.run_together([FIRST, SECOND])
+
+    assert (first.cached_tokens, second.cached_tokens) == (1, 2)
+    assert transport.now_ns() == 0
 
 
 def test_margins_that_name_no_slot_are_kept_with_every_turn_they_may_be_of() -> None:
