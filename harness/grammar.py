@@ -82,7 +82,8 @@ def _parse_json(text: str | bytes) -> Any:
     except RecursionError as error:
         raise ValueError("not JSON: nested too deeply") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at character {error.pos}") from error
+        said = error.msg.removesuffix(" at")
+        raise ValueError(f"not JSON: {said} at character {error.pos}") from error
 
 
 def _refuse(word: str) -> NoReturn:

@@ -63,8 +63,11 @@ def check_answer(
 ) -> tuple[AnswerState, str]:
     """Return the state of one answer, and why it is invalid; the reason of another state is empty.
 
-    An answer that is called ``length`` although there was room for more ended by itself all the same.
+    An answer that is called ``length`` although there was room for more ended by itself all the same, and one
+    that the engine gave up is none.
     """
+    if turn.finish == "broken-grammar":
+        return "invalid", check(turn.text) or "the engine gave it up because it broke the grammar"
     at_cap = turn.emitted_tokens is not None and turn.emitted_tokens >= cap_tokens
     given_up = turn.finish == "length" and has_room(turn, cap_tokens, context_tokens)
     if (turn.finish != "stop" and not given_up) or at_cap:

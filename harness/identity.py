@@ -20,6 +20,8 @@ Field = Literal[
     "accepted_tokens",
 ]
 
+# Chat mode has one flag for all of these.
+CUT_BY_THE_ENGINE = {"length", "broken-grammar"}
 CONTEXT_BYTES = 40
 NEXT_BYTES = 24
 
@@ -89,7 +91,7 @@ def compare_turns(
     beginning = _may_end_early(a, b, caps_differ=answers_only and not same_request, may_be_cut=may_be_cut)
     if difference := _compare_beginnings(a, b, beginning) if beginning else _compare_tokens(a, b):
         found.append(difference)
-    if a.finish != b.finish and not beginning:
+    if a.finish != b.finish and not beginning and not {a.finish, b.finish} <= CUT_BY_THE_ENGINE:
         found.append(Difference(field="finish_reason", a=a.finish, b=b.finish))
     counts = _counts(a, b, prefix_uncertain=prefix_uncertain or prefix_moved, answers_only=answers_only)
     counted = same_request if answers_only else not prefix_uncertain

@@ -114,7 +114,7 @@ def _derive_expected(before: TurnRecord | None, turn: TurnRecord) -> int | None:
     if (
         before is None
         or before.conversation != turn.conversation
-        or before.finish in ("stop-string", "cancelled")
+        or before.finish in ("stop-string", "cancelled", "broken-grammar")
     ):
         return None
     if turn.prompt_tokens is None or not turn.prompt.startswith(before.prompt + before.text):

@@ -10,7 +10,9 @@ from harness.record_json import Payload, from_json, to_json
 # The one failure that is not the engine's: the user ended the run.
 INTERRUPTED_CODE = "interrupted"
 
-Finish = Literal["stop", "length", "stop-string", "cancelled", "refused", "tool-calls", "unreported"]
+Finish = Literal[
+    "stop", "length", "stop-string", "cancelled", "refused", "broken-grammar", "tool-calls", "unreported"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

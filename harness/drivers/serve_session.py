@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from engine_bindings.errors import EngineGarbageError, EngineRefusedError
 from engine_bindings.printable import escape_control
@@ -20,6 +19,7 @@ from engine_bindings.wire.events import (
     TurnProfile,
 )
 from engine_bindings.wire.mux_extension import (
+    BAD_GRAMMAR,
     DEFAULTS,
     Options,
     encode_options,
@@ -31,7 +31,7 @@ from engine_bindings.wire.mux_protocol import MuxClient
 from harness.drivers.answer import Answer
 from harness.drivers.base import Transport, TurnRequest
 from harness.drivers.stderr_log import StderrLog
-from harness.drivers.stdio import Ending, OutputCallback, Reply, StdioSession, ignore_output
+from harness.drivers.stdio import Cut, Ending, OutputCallback, Reply, StdioSession, ignore_output
 from harness.drivers.waits import Waits
 from harness.grammar import Grammar
 from harness.plan import Timeouts
@@ -136,6 +136,8 @@ class ServeSession(StdioSession):
             return self._cut_turn(at_ns, "cancelled")
         if event.code == CONTEXT_EXCEEDED and request.may_refuse:
             return self._cut_turn(at_ns, "refused")
+        if event.code == BAD_GRAMMAR and self._accepted_ns is not None:
+            return self._cut_turn(at_ns, "broken-grammar")
         raise build_refusal(event, request.place)
 
     def _end_turn(self, at_ns: int, done: Done) -> Ending:
@@ -147,7 +149,7 @@ class ServeSession(StdioSession):
             forwards=self._forwards,
         )
 
-    def _cut_turn(self, at_ns: int, cut: Literal["cancelled", "refused"]) -> Ending:
+    def _cut_turn(self, at_ns: int, cut: Cut) -> Ending:
         return Ending(
             done_ns=at_ns,
             stat=None,

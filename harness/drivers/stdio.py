@@ -48,6 +48,7 @@ COUNTS_GRACE_S = 2.0
 
 OutputCallback = Callable[[int], None]
 Reply = ChatReply | MuxReply | ScreenReply
+Cut = Literal["cancelled", "refused", "broken-grammar"]
 
 
 def ignore_output(tokens: int) -> None:
@@ -58,12 +59,13 @@ def ignore_output(tokens: int) -> None:
 class Ending:
     """How a turn ended on the wire. None where the path does not say.
 
-    ``cut`` names what ended it before its time: a cancel that was heard, or a refusal of the prompt.
+    ``cut`` names what ended it before its time: a cancel that was heard, a refusal of the prompt, or an
+    engine that gave the answer up because it broke the grammar.
     """
 
     done_ns: int
     stat: Stat | None
-    cut: Literal["cancelled", "refused"] | None = None
+    cut: Cut | None = None
     prompt_tokens: int | None = None
     accepted_ns: int | None = None
     forwards: int | None = None
@@ -356,7 +358,7 @@ def _count_emitted(answer: Answer, ending: Ending) -> int | None:
     """Return the engine's count; a turn that ends without one has as many tokens as were framed."""
     if ending.stat is not None:
         return ending.stat.emitted_tokens
-    return len(answer.token_lengths) if ending.cut == "cancelled" else None
+    return len(answer.token_lengths) if ending.cut in ("cancelled", "broken-grammar") else None
 
 
 def _name_finish(answer: Answer, ending: Ending) -> Finish:

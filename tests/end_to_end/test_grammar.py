@@ -53,6 +53,17 @@ def test_grammar_that_one_path_ignores_is_named(compare: Compare, grammar_file: 
     assert {row.arm.path for row in report.comparison.validity if row.invalid} == {"serve"}
 
 
+def test_an_answer_that_serve_mode_gives_up_is_a_broken_grammar(
+    compare: Compare, grammar_file: Path, tmp_path: Path
+) -> None:
+    settings = ("--set", "REF_DEFECT=matcher-advanced-by-rejected", "--repetitions", "1", "--until", "fault")
+    done = compare(tmp_path / "run", "--json", *settings, scenario=grammar_file)
+
+    report = Report.from_json(done.stdout)
+    assert (done.returncode, report.verdict.verdict_class) == (1, "grammar")
+    assert "breaks the grammar that binds it: serve/3 in grammar, place, turn 1" in report.verdict.sentence
+
+
 def test_grammar_that_is_only_drafted_from_leaves_the_text_as_it_is(compare: Compare, tmp_path: Path) -> None:
     scenario = tmp_path / "drafts.toml"
     scenario.write_text(DRAFTS)

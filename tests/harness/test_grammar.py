@@ -32,6 +32,7 @@ GBNF = 'root ::= "a" ("é" | "b")+ end?\nend ::= "!"\n'
         (b'{"name": "Ida", "count": 1, "age": 2}', "Additional properties"),
         (b'{"name": "Ida", "count": 1', "not JSON"),
         (b'{"name": "Ida", "count": 1} and more', "not JSON: Extra data at character 28"),
+        (b'{"name": "Ida', "not JSON: Unterminated string starting at character 9"),
         (b"", "not JSON"),
         (b'{"name": "Ida", "count": NaN}', "NaN is no JSON number"),
         (b'{"name": "\xe9", "count": 1}', "not UTF-8"),

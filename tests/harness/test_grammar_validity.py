@@ -119,6 +119,18 @@ def test_invalid_answer_fails_its_arm_by_name_even_when_it_ran_once(repetitions:
     assert (row.arm, row.valid) == (SERVE_ON, 3 * repetitions)
 
 
+def test_an_answer_that_the_engine_gave_up_fails_its_arm_even_where_its_text_is_valid() -> None:
+    def given_up(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        gives_up = (spec.arm, turn.conversation, turn.turn) == (SERVE_ON, "code-1", 1)
+        return replace(valid(turn), finish="broken-grammar" if gives_up else "stop")
+
+    _, verdict = judge_grammar(given_up)
+
+    place = "serve/3 in words, code-1, turn 2: the engine gave it up because it broke the grammar"
+    assert (verdict.status, verdict.verdict_class) == ("fail", "grammar")
+    assert f"{place} (2 of 8 finished answers are invalid)" in verdict.sentence
+
+
 def test_grammar_that_does_not_bind_is_reported_and_only_the_text_judged() -> None:
     def all_invalid(_: CellSpec, turn: TurnRecord) -> TurnRecord:
         return replace(valid(turn), text=b"(no)", deliveries=())

@@ -180,6 +180,13 @@ def test_a_cancelled_answer_must_be_the_beginning_of_the_other_and_no_more():
     assert [d.field for d in other_prompt] == ["prompt_tokens"]
 
 
+def test_chat_mode_has_no_other_word_for_a_broken_grammar_than_a_limit():
+    chat, serve = make_turn(finish="length"), make_turn(finish="broken-grammar", forwards=None)
+    assert compare_turns(chat, serve).differences == ()
+    stopped = compare_turns(make_turn(finish="stop"), serve).differences
+    assert [d.field for d in stopped] == ["finish_reason"]
+
+
 def test_two_refusals_are_the_same_and_report_nothing_to_compare():
     refused = make_turn(text=b"", finish="refused", emitted_tokens=None, prompt_tokens=None)
     assert compare_turns(refused, refused) == TurnComparison(differences=(), not_compared=())

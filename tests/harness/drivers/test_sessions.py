@@ -535,6 +535,26 @@ def test_cancelled_serve_turn_keeps_what_was_framed() -> None:
     assert (record.prompt_tokens, record.length_limited, record.done_ns) == (38, None, 90)
 
 
+BROKEN = b"ERROR 1 BAD_GRAMMAR token_7_was_emitted_against_the_grammar\n"
+
+
+def test_an_answer_that_broke_its_grammar_is_kept_as_far_as_it_came() -> None:
+    session, _ = serve(SERVE_READY, Out(data=b"ACCEPT 1 38\nDATA 1 4\none \nDATA 1 3\ntwo\n" + BROKEN))
+
+    session.start()
+    record = session.run_turn(request())
+
+    assert (record.text, record.finish, record.emitted_tokens) == (b"one two", "broken-grammar", 2)
+
+
+def test_a_grammar_that_is_refused_before_its_turn_is_an_error() -> None:
+    session, _ = serve(SERVE_READY, Out(data=BROKEN))
+
+    session.start()
+    with pytest.raises(EngineRefusedError, match="BAD_GRAMMAR"):
+        session.run_turn(request())
+
+
 def test_cancel_that_crossed_with_the_end_leaves_the_turn_as_it_ended() -> None:
     session, _ = serve(
         SERVE_READY,
