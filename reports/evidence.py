@@ -1,13 +1,15 @@
 """The parts of the text report that the verdict rests on: arms, contrasts, differences and failures."""
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 
 from harness.contrasts import ContrastResult, FoundDifference, list_found
+from harness.findings import Finding
 from harness.identity import Difference
 from harness.plan import Arm
 from harness.report import Report
 from harness.verdict import describe_position
+from reports.findings import count_more
 from reports.numbers import format_count, format_decimal, format_percent
 from reports.page import Page
 
@@ -121,7 +123,7 @@ def add_contrasts(page: Page, report: Report) -> None:
         styles=[_STATE_STYLES.get(r.state, "yellow") for r in results],
     )
     for result in results:
-        for remark in _remarks(result):
+        for remark in _remarks(result, report.comparison.findings):
             page.add_item(f"{result.contrast.name}: {remark}")
 
 
@@ -133,8 +135,13 @@ def add_distributions(page: Page, report: Report) -> None:
             page.add_item(row.sentence, style="red" if row.test.differs else "")
 
 
-def _remarks(result: ContrastResult) -> list[str]:
-    remarks = list(result.reasons)
+def _remarks(result: ContrastResult, findings: Iterable[Finding]) -> list[str]:
+    # A reason that is a finding's can hold at many places.
+    own = [f for f in findings if f.contrast == result.contrast.name]
+    own = [f for f in own if f"{f.place}: {f.reason}" in result.reasons]
+    told = {f"{finding.place}: {finding.reason}" for finding in own}
+    remarks = [reason for reason in result.reasons if reason not in told]
+    remarks += _join_places(own)
     if result.excluded_after_difference:
         turns = format_count(result.excluded_after_difference)
         remarks.append(f"{turns} later turns left out, an earlier answer differed")
@@ -145,6 +152,15 @@ def _remarks(result: ContrastResult) -> list[str]:
     if skipped:
         remarks.append(f"not reported on both sides: {', '.join(skipped)} pairs")
     return remarks
+
+
+def _join_places(findings: Iterable[Finding]) -> Iterator[str]:
+    """Yield each reason once, with the first of the places that it holds for."""
+    places: dict[str, list[str]] = {}
+    for finding in findings:
+        places.setdefault(finding.reason, []).append(finding.place)
+    for reason, found in places.items():
+        yield f"{found[0]}{count_more(found)}: {reason}"
 
 
 def add_differences(page: Page, report: Report) -> None:

@@ -37,13 +37,22 @@ def join_alike(findings: Iterable[Finding]) -> list[list[Finding]]:
 def _add_finding(page: Page, findings: list[Finding]) -> None:
     first = findings[0]
     subjects = ", ".join(dict.fromkeys(f.contrast or f.arms[0].label for f in findings))
-    places = len({f.place for f in findings})
-    more = "" if places == 1 else f" and {places - 1} more place{'' if places == 2 else 's'}"
+    more = count_more(f.place for f in findings)
     head = f"{first.verdict_class} ({_WORDS[first.effect]}): {subjects}: {first.place}{more}"
     page.add_item(head, style=_STYLES[first.effect])
     page.add_item(f"rule {first.rule!r}: {first.reason}", level=1)
     for fact in first.facts:
         page.add_item(fact, level=1)
+
+
+def count_more(places: Iterable[str]) -> str:
+    """Return how many places there are besides the first, in words; nothing when it is the only one.
+
+    >>> count_more(["a", "b", "a", "c"])
+    ' and 2 more places'
+    """
+    more = len(set(places)) - 1
+    return f" and {more} more place{'' if more == 1 else 's'}" if more else ""
 
 
 def add_degenerate(page: Page, report: Report) -> None:

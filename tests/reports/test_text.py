@@ -149,6 +149,17 @@ def test_a_run_that_differs_everywhere_stays_readable():
     )
 
 
+def test_a_reason_that_holds_at_many_places_is_told_once_for_each_contrast():
+    plan = make_plan(*(make_scenario(f"s{i}") for i in range(9)), repetitions=1)
+    records = run_healthy(
+        plan, lambda spec, t: replace(t, text=b"X" + t.text[1:]) if spec.arm == SERVE_ON else t
+    )
+    text = " ".join(render(plan, records).split())
+    assert (
+        text.count("path on: s0, copy-1, turn 1 and 17 more places: chat/3 and serve/3 was not repeated") == 1
+    )
+
+
 def test_an_interrupted_run_without_any_cell_can_be_shown():
     plan = make_plan()
     text = render(plan, ())
