@@ -74,6 +74,8 @@ def answer(request: tuple[bytes, bytes], tokens: list[bytes], *, forwards: int, 
     history = prompt + b"".join(tokens)
     counts = b"%d 100.00 0.0 0.01 %d %d\n" % (len(tokens), len(prompt), length)
     complain(f"[API] KV slot 0 prefix {cached}/{len(prompt)} token, prefill {len(prompt) - cached}\n")
+    drafts = max(0, len(tokens) - forwards)
+    complain(f"[SPEC] turn: drafted {drafts}, accepted {drafts}, forwards {forwards}\n")
     if is_serve():
         say(b"ACCEPT %s %d\n" % (request_id, len(prompt)))
         for token in tokens:
