@@ -63,7 +63,8 @@ def _build_margin_row(view: PathView, turn: TurnRecord | None, seen: str, told: 
     return Row(
         path=view.path,
         capability="margins",
-        claimed=claim(pin is not None),
+        # The setting is the engine's; which of its paths pass the margins on is not claimed.
+        claimed=claim(pin is not None) if first or pin is None else "",
         seen="yes" if gaps else seen,
         evidence=f"{len(gaps)} gaps for {turn.emitted_tokens} tokens, the least {min(gaps):.3g}"
         if turn and gaps

@@ -133,6 +133,21 @@ def test_engine_that_cannot_start_has_a_status_of_its_own(
     assert "no model that fits into memory" in diagnosis["rows"][0]["evidence"]
 
 
+def test_llamacpp_is_as_claimed(capsys: pytest.CaptureFixture[str], shipped_gguf: Path) -> None:
+    status, diagnosis = diagnose(capsys, "--engine", "llamacpp", "--model", str(shipped_gguf))
+
+    assert (status, list_problems(diagnosis)) == (0, set())
+    rows = {(row["path"], row["capability"]): (row["claimed"], row["seen"]) for row in diagnosis["rows"]}
+    assert (
+        rows["completion", "drafts at depth 3"]
+        == rows["chat-completions", "drafts at depth 3"]
+        == ("yes", "yes")
+    )
+    # Nothing is claimed that is not so and passes without a word.
+    assert rows["completion", "margins"] == ("yes", "yes")
+    assert ("yes", "no") not in rows.values()
+
+
 def test_several_engines_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--engine", "a=reference", "--engine", "b=reference"]) == 2
     assert "looks at one engine, and 2 are named" in capsys.readouterr().err
