@@ -159,7 +159,7 @@ class HttpSession:
 
     def note(self, remark: str) -> None:
         """Put a remark into the log."""
-        self._log.feed(f"[http] {self._hide(remark)}\n".encode("utf-8", "replace"))
+        self._log.add_remark(f"[http] {self._hide(remark)}")
 
     def _run(self, work: Awaitable[ResultT]) -> ResultT:
         async def run() -> ResultT:

@@ -46,15 +46,21 @@ class StderrLog:
         Raises:
             StorageError: the file does not take them; said once, what comes later is kept out of the file.
         """
-        self._copy(data)
-        self._tail += data
-        if len(self._tail) > TAIL_LIMIT_BYTES:
-            del self._tail[:-TAIL_LIMIT_BYTES]
+        self._keep(data)
         *complete, rest = data.split(b"\n")
         for piece in complete:
             self._extend_line(piece)
             self._end_line()
         self._extend_line(rest)
+
+    def add_remark(self, remark: str) -> None:
+        """Take a line of our own. A line that the engine has only begun goes on behind it.
+
+        Raises:
+            StorageError: as for ``feed``.
+        """
+        break_off = "\n" if self._line else ""
+        self._keep(f"{break_off}{remark}\n".encode("utf-8", "replace"))
 
     def take_events(self) -> tuple[StderrEvent, ...]:
         """Return the events read since the last call and forget them."""
@@ -65,6 +71,12 @@ class StderrLog:
     def tail_lines(self, count: int) -> tuple[str, ...]:
         """Return the last ``count`` lines, the newest last."""
         return tuple(self._tail.decode(errors="replace").splitlines()[-count:])
+
+    def _keep(self, data: bytes) -> None:
+        self._copy(data)
+        self._tail += data
+        if len(self._tail) > TAIL_LIMIT_BYTES:
+            del self._tail[:-TAIL_LIMIT_BYTES]
 
     def _copy(self, data: bytes) -> None:
         """Write to the file while it has room; of what comes later the end is held until ``close``."""

@@ -36,6 +36,18 @@ def test_line_without_its_end_is_not_an_event_yet() -> None:
     assert len(log.take_events()) == 1
 
 
+def test_a_remark_of_ours_does_not_break_the_line_that_the_engine_has_begun() -> None:
+    file = io.BytesIO()
+    log = StderrLog(file)
+    log.feed(LINE[:20])
+    log.add_remark("[http] GET /models: 200")
+    log.feed(LINE[20:])
+
+    assert len(log.take_events()) == 1
+    assert file.getvalue() == LINE[:20] + b"\n[http] GET /models: 200\n" + LINE[20:]
+    assert log.tail_lines(3) == (LINE[:20].decode(), "[http] GET /models: 200", LINE[20:-1].decode())
+
+
 def write(*pieces: bytes, limit: int) -> bytes:
     file = io.BytesIO()
     log = StderrLog(file, file_limit_bytes=limit)
