@@ -229,9 +229,14 @@ def _name_changed(e: Evidence) -> str:
 
 def _moves_with_depth(e: Evidence) -> Decision | None:
     # A tie that moves may be two ties; it stays open.
-    if not e.field("tokens") or not e.moves or _is_tie(e):
+    if not e.field("tokens") or not e.moves or _is_tie(e) or _may_round_by_block(e):
         return None
     return _decision("state", "fail", "the first difference moves with the draft depth, as rounding does not")
+
+
+def _may_round_by_block(e: Evidence) -> bool:
+    """Say whether two builds may round otherwise because other drafts make up their forwards."""
+    return e.other_blocks and (e.gap is None or e.gap <= NUMERICS_GAP)
 
 
 def _too_far_apart(e: Evidence) -> Decision | None:
@@ -268,9 +273,15 @@ def _is_changed_by_prefix(e: Evidence) -> bool:
 
 def _rounds_otherwise(e: Evidence) -> Decision | None:
     """Report a flip that another kernel can explain. It is never acquitted: a fault can be as small."""
-    if e.kind not in ("speculation", "build") or not e.field("tokens") or e.gap is None or not e.stays_put:
+    if e.kind not in ("speculation", "build") or not e.field("tokens") or e.gap is None:
         return None
     apart = f"the two candidates are {_gap(e.gap)} apart, more than a tie of {e.tie_gap:g}"
+    if e.moves and not _is_tie(e) and _may_round_by_block(e):
+        return _leave_open(
+            e, f"the builds keep other drafts, so their forwards have other shapes, and {apart}"
+        )
+    if not e.stays_put:
+        return None
     return _leave_open(e, f"the difference stays at its place from depth to depth, but {apart}")
 
 

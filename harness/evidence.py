@@ -7,7 +7,7 @@ from harness.cases import Case, Records, common_bytes, score_arm, shorten_turn, 
 from harness.contrasts import CheckedContrast, unrepeated_arms, unsteady_arms
 from harness.expectations import expect_answer, is_cut
 from harness.findings import DepthOutcome, Evidence, Noise, Rerun, Score, Side, TurnEnd
-from harness.identity import show_bytes
+from harness.identity import DRAFT_FIELDS, show_bytes
 from harness.margins import measure_noise, pick_own_margins, read_token_margins
 from harness.plan import Arm, CellSpec, Plan, ProbeKind
 from harness.streams import describe_incomplete
@@ -61,6 +61,7 @@ def gather_evidence(plan: Plan, case: Case, checked: Sequence[CheckedContrast], 
         by_drafts=_only_with_drafts(case, checked) or _keeps_undrafted(case, latest),
         undrafted_unknown=_is_undrafted_unknown(case, latest),
         same_undrafted=tuple(_list_same_undrafted(case, latest)),
+        other_blocks=_has_other_blocks(case, checked),
         sampled=plan.scenario(case.found.scenario).temperature > 0,
         depths=_read_depths(plan, case, latest),
         score=_read_score(case, latest),
@@ -83,6 +84,18 @@ def _only_with_drafts(case: Case, checked: Iterable[CheckedContrast]) -> bool:
         for item in checked
         if item.result.contrast.kind == "within" and item.result.contrast.a == undrafted
         for pair in item.identical
+    )
+
+
+def _has_other_blocks(case: Case, checked: Iterable[CheckedContrast]) -> bool:
+    """Say whether two builds were seen to draft otherwise where their texts are the same."""
+    if case.contrast.kind != "build" or not case.contrast.a.depth:
+        return False
+    return any(
+        not found.in_tokens and any(difference.field in DRAFT_FIELDS for difference in found.differences)
+        for item in checked
+        if item.result.contrast == case.contrast
+        for found in item.result.found
     )
 
 

@@ -110,6 +110,8 @@ class Evidence:
         by_drafts: for turns of one cell: the arm without drafts answers as the scenario says.
         undrafted_unknown: what that arm answers was not seen.
         same_undrafted: labels of the arms that have no drafts, or whose path gives their answer without too.
+        other_blocks: two builds keep other drafts where their texts are the same, so that their forwards have
+            other shapes.
         sampled: the answers were drawn at a temperature above 0.
         missing: probes that were not tried yet, in the order in which they are worth their tokens.
     """
@@ -147,6 +149,7 @@ class Evidence:
     by_drafts: bool = False
     undrafted_unknown: bool = False
     same_undrafted: tuple[str, ...] = ()
+    other_blocks: bool = False
     sampled: bool = False
     missing: tuple[ProbeKind, ...] = ()
 

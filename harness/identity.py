@@ -20,6 +20,7 @@ Field = Literal[
     "accepted_tokens",
 ]
 
+DRAFT_FIELDS = frozenset({"forwards", "drafted_tokens", "accepted_tokens"})
 # Chat mode has one flag for all of these.
 CUT_BY_THE_ENGINE = {"length", "broken-grammar"}
 CONTEXT_BYTES = 40
@@ -138,6 +139,7 @@ def _counts(
 
 
 def _draft_counts(a: TurnRecord, b: TurnRecord) -> list[tuple[Field, int | None, int | None]]:
+    """Return the values of ``DRAFT_FIELDS``."""
     return [
         ("forwards", a.forwards, b.forwards),
         ("drafted_tokens", a.drafted_tokens, b.drafted_tokens),

@@ -6,7 +6,11 @@ import pytest
 
 from engine_bindings.errors import UsageError
 from harness.builds import add_baseline, join_builds
+from harness.cases import list_cases
 from harness.changes import describe_changes, list_changes
+from harness.contrasts import CheckedContrast
+from harness.evidence import gather_evidence
+from harness.pairing import select_latest
 from harness.plan import Arm, Build, CellSpec, Plan
 from harness.transcript import CellRecord, TurnRecord
 from tests.harness.run_builders import judge_run, make_plan, make_scenario, run_healthy
@@ -67,6 +71,26 @@ def test_other_text_of_one_build_fails_its_contrast():
     comparison, verdict = judge_run(plan, run_healthy(plan, bend))
     assert verdict.status == "fail"
     assert "build pr:serve/3" in {c.contrast.name for c in comparison.contrasts if c.found}
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_builds_that_keep_other_drafts_compute_in_other_blocks(lost: bool):
+    plan = join()
+    counts = {"forwards": 14, "accepted_tokens": 10, "drafted_tokens": 36} if lost else {}
+
+    def bend(spec: CellSpec, turn: TurnRecord) -> TurnRecord:
+        if spec.arm.build != "pr" or not spec.arm.depth:
+            return turn
+        text = turn.text if turn.conversation == "copy-1" else b"zz" + turn.text[2:]
+        return replace(turn, text=text, **counts)
+
+    records = run_healthy(plan, bend)
+    comparison, _ = judge_run(plan, records)
+    checked = tuple(CheckedContrast(result=result, identical=()) for result in comparison.contrasts)
+    latest = select_latest(records)
+    cases = [case for case in list_cases(plan, comparison.contrasts, latest, {}) if case.found.in_tokens]
+    shown = {case.contrast.kind: gather_evidence(plan, case, checked, latest).other_blocks for case in cases}
+    assert shown == {"build": lost, "speculation": False}
 
 
 def test_lost_acceptance_of_a_build_fails_by_the_counter_though_the_text_is_right():

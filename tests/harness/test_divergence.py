@@ -113,6 +113,21 @@ CASES = {
     "another kernel": (tie(gap_a=1e-3, gap_b=1e-3), "numerics", "open"),
     "another kernel, but ties fail": (tie(gap_a=1e-3, gap_b=1e-3, policy="fail"), "numerics", "fail"),
     "another kernel that moves": (tie(gap_a=1e-3, gap_b=1e-3, depths=MOVED), "state", "fail"),
+    "another kernel that moves, between builds of other drafts": (
+        tie(kind="build", gap_a=1e-3, gap_b=1e-3, depths=MOVED, other_blocks=True),
+        "numerics",
+        "open",
+    ),
+    "no margin, moves, between builds of other drafts": (
+        tie(kind="build", gap_a=None, gap_b=None, depths=MOVED, other_blocks=True),
+        "unproven",
+        "open",
+    ),
+    "too far for rounding, between builds of other drafts": (
+        tie(kind="build", gap_a=NUMERICS_GAP * 1.01, depths=MOVED, other_blocks=True),
+        "state",
+        "fail",
+    ),
     "too far for rounding": (tie(gap_a=NUMERICS_GAP * 1.01), "state", "fail"),
     "a tie between the paths at depth 0": (
         path(TEXT, a=CHAT_OFF, b=SERVE_OFF, cold=AGAIN, gap_a=1e-4),
