@@ -94,7 +94,8 @@ def choose_logprob_turns(plan: Plan, latest: Records) -> tuple[LogprobTurn, ...]
     """Return what each arm of ``list_logprob_arms`` is asked again; nothing for one that drafted nothing.
 
     It is the turn with the most accepted drafts times other tokens: one whose drafts were often right, and
-    often enough wrong that its tokens are no certainties.
+    often enough wrong that its tokens are no certainties. One that a stop string ended comes last: how many
+    tokens such a turn has depends on when the engine heard of it.
     """
     best = (
         max(_list_candidates(plan, arm, latest), key=lambda item: item[0], default=None)
@@ -121,7 +122,7 @@ def find_logprob_faults(plan: Plan, latest: Records) -> tuple[Finding, ...]:
     return tuple(found.values())
 
 
-def _list_candidates(plan: Plan, arm: Arm, latest: Records) -> Iterator[tuple[int, LogprobTurn]]:
+def _list_candidates(plan: Plan, arm: Arm, latest: Records) -> Iterator[tuple[tuple[bool, int], LogprobTurn]]:
     for spec, record in latest.items():
         if spec.arm != arm or spec.probe is not None or record.failure is not None:
             continue
@@ -139,7 +140,8 @@ def _list_candidates(plan: Plan, arm: Arm, latest: Records) -> Iterator[tuple[in
                     entry=turn.entry,
                     prompt=turn.prompt,
                 )
-                yield (accepted or 0) * ((turn.emitted_tokens or 0) - (accepted or 0)), asked
+                product = (accepted or 0) * ((turn.emitted_tokens or 0) - (accepted or 0))
+                yield (turn.finish != "stop-string", product), asked
 
 
 def _count_accepted(turn: TurnRecord) -> int | None:

@@ -78,6 +78,22 @@ def test_turn_with_many_drafts_right_and_many_wrong_is_asked() -> None:
     assert [turn.conversation for turn in turns] == ["code-1"]
 
 
+@pytest.mark.parametrize(
+    ("stopped", "asked"),
+    [(("copy-1",), "code-1"), (("code-1",), "copy-1"), (("copy-1", "code-1"), "copy-1")],
+)
+def test_a_turn_whose_length_depends_on_when_it_was_stopped_is_asked_last(
+    stopped: tuple[str, ...], asked: str
+) -> None:
+    def bend(_: CellSpec, turn: TurnRecord) -> TurnRecord:
+        return replace(turn, finish="stop-string") if turn.conversation in stopped else turn
+
+    plan = plan_of()
+    turns = choose_logprob_turns(plan, select_latest(run_healthy(plan, bend)))
+
+    assert [turn.conversation for turn in turns] == [asked]
+
+
 def test_nothing_is_asked_before_the_cells_are_done_or_where_no_path_reports_them() -> None:
     plan = plan_of()
     records = run_healthy(plan)
