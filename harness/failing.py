@@ -83,10 +83,14 @@ def find_failing(plan: Plan, records: Sequence[CellRecord], comparison: Comparis
 def build_pair_plan(plan: Plan, failing: Failing) -> Plan:
     """Return the plan that runs only the arms of ``failing`` on the one scenario of ``plan``.
 
-    An arm is run twice where it does not equal itself.
+    An arm is run twice where it does not equal itself. Where a prefix was blamed for other tokens of an arm
+    with drafts, its path runs without drafts too: that answer tells the prefix from the drafts.
     """
     contrast = failing.contrast
-    arms = tuple(dict.fromkeys((contrast.a, contrast.b)))
+    sides = tuple(dict.fromkeys((contrast.a, contrast.b)))
+    by_prefix = (failing.symptom, failing.verdict_class) == ("tokens", "prefix-reuse")
+    undrafted = [replace(arm, depth=0) for arm in sides] if by_prefix else []
+    arms = tuple(dict.fromkeys((*sides, *(arm for arm in undrafted if arm in plan.arms))))
     repetitions = 2 if contrast.kind == "self" and not failing.is_one_sided else 1
     (scenario,) = plan.scenarios
     cells = tuple(
@@ -94,7 +98,7 @@ def build_pair_plan(plan: Plan, failing: Failing) -> Plan:
         for repetition in range(repetitions)
         for arm in arms
     )
-    selves = tuple(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in arms)
+    selves = tuple(Contrast(name=f"self {arm.label}", kind="self", a=arm, b=arm) for arm in sides)
     contrasts = selves if contrast.kind == "self" else (*selves, contrast)
     return replace(
         plan,

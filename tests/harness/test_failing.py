@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from harness.failing import Failing, build_pair_plan, find_failing
+from harness.findings import VerdictClass
 from harness.plan import CellSpec, Plan
 from harness.transcript import CellRecord, Failure, TurnRecord
 from tests.harness.run_builders import (
@@ -124,6 +127,20 @@ def test_the_small_plan_runs_only_the_arms_of_its_contrast_and_shows_the_same():
     again = find(small, run_healthy(small, spoil))
     assert [(item.looks_like(failing), item.verdict_class) for item in again] == [(True, "unproven")]
     assert find(small, run_healthy(small)) == ()
+
+
+@pytest.mark.parametrize(
+    ("named", "arms"),
+    [("prefix-reuse", ["chat/3", "serve/3", "chat/0", "serve/0"]), ("state", ["chat/3", "serve/3"])],
+)
+def test_a_prefix_that_is_blamed_is_told_from_drafts_in_the_small_plan_too(
+    named: VerdictClass, arms: list[str]
+):
+    plan = make_plan()
+    failing = replace(find(plan, run_healthy(plan, spoil))[0], verdict_class=named)
+    small = build_pair_plan(plan, failing)
+    assert [spec.arm.label for spec in small.cells] == arms
+    assert [contrast.name for contrast in small.contrasts] == ["self chat/3", "self serve/3", "path on"]
 
 
 def test_counts_that_cannot_be_right_are_a_case_of_their_arm():
