@@ -256,6 +256,8 @@ def _prefix_or_neighbour_tells(e: Evidence) -> Decision | None:
     if not e.field("tokens") or e.kind not in RELATED or gap <= NUMERICS_GAP:
         return None
     apart = f"the candidates are {_gap(gap)} apart; rounding explains at most {NUMERICS_GAP:g}"
+    if e.kind == "slots" and e.cold is None and "cold" in e.missing:
+        return None  # without it a neighbour cannot be told from a prefix
     if e.kind == "slots" and not _is_changed_by_prefix(e):
         return _decision("state", "fail", f"{e.b.label} answers otherwise beside another request: {apart}")
     if e.by_drafts:

@@ -274,6 +274,11 @@ CASES = {
     ),
     "too far for rounding, with drafts only": (within(TEXT, gap_cold=9.0, by_drafts=True), "state", "fail"),
     "too far for rounding beside another request": (slots(TEXT, gap_cold=9.0), "state", "fail"),
+    "too far for rounding beside another request, not asked alone yet": (
+        slots(TEXT, gap_cold=9.0, cold=None, missing=("cold",)),
+        "unproven",
+        "open",
+    ),
     "too far for rounding without the prefix, in one slot": (
         slots(TEXT, gap_cold=9.0, cold=CHANGED, end_a=REUSED),
         "prefix-reuse",
